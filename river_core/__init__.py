@@ -1,0 +1,51 @@
+"""River: token-level early exit with a KV-shared, 4-bit exit river, on real models.
+
+The public names, imported when first used: reading records or views needs no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from .compare import Comparison, compare
+    from .decode import Control, generate, stream, teacher_forced
+    from .errors import RiverError
+    from .loading import load
+    from .policies import POLICIES
+    from .records import CacheUpdate, PromptRecord, RunRecord, RunSummary, TokenRecord
+    from .settings import DecodeSettings, QuantSpec
+
+_HOME = {
+    "load": "loading",
+    "stream": "decode",
+    "generate": "decode",
+    "teacher_forced": "decode",
+    "Control": "decode",
+    "compare": "compare",
+    "Comparison": "compare",
+    "POLICIES": "policies",
+    "QuantSpec": "settings",
+    "DecodeSettings": "settings",
+    "RiverError": "errors",
+    "RunRecord": "records",
+    "PromptRecord": "records",
+    "TokenRecord": "records",
+    "CacheUpdate": "records",
+    "RunSummary": "records",
+}
+
+__all__ = [*sorted(_HOME), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

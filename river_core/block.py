@@ -1,0 +1,124 @@
+"""The decoder block, once, for every family: options, not subclasses.
+
+x is [R, d] fp32, R rows that may stand at any positions. One function runs a backbone layer and a
+river layer alike: only the linears differ, and both write the same KV slots. Knows nothing of
+exits, policies or how many layers there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .cache import Rows, SharedCache
+from .kernels.base import Linear
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """Sizes and options of one model's blocks, all layers alike.
+
+    hidden d; heads H query heads of head_dim D; kv_heads shared by H / kv_heads queries each;
+    ffn F; eps of the RMSNorms.
+    """
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    eps: float
+
+    @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """(N, K) of the four fused linears, in the order they run."""
+        wide = self.heads * self.head_dim
+        return {
+            "qkv": (wide + 2 * self.kv_heads * self.head_dim, self.hidden),
+            "out": (self.hidden, wide),
+            "gate_up": (2 * self.ffn, self.hidden),
+            "down": (self.hidden, self.ffn),
+        }
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One layer of one bank: norms fp32 [d], linears fused as q,k,v and gate,up by rows."""
+
+    attn_norm: Tensor
+    qkv: Linear
+    out: Linear
+    ffn_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+    @property
+    def linears(self) -> dict[str, Linear]:
+        """The four linears by the names of `BlockShape.matrices`."""
+        return {"qkv": self.qkv, "out": self.out, "gate_up": self.gate_up, "down": self.down}
+
+
+@dataclass(frozen=True)
+class BlockRows:
+    """The rows of a pass as a block needs them: where they stand and their RoPE factors [R, D]."""
+
+    rows: Rows
+    cos: Tensor
+    sin: Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / rms(x) * weight over the last dimension, fp32 [R, d]."""
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply RoPE to x [R, heads, D] with cos, sin [R, D] (Hugging Face's half-rotation layout)."""
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * cos.unsqueeze(1) + turned * sin.unsqueeze(1)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
+    """Attention of q [R, H, D] over cached k, v [kv_heads, span, D] -> fp32 [R, H * D].
+
+    Every row reads the slots 0..its own position. The H / kv_heads query heads that share a KV
+    head are taken as further query rows, so K and V are never expanded.
+    """
+    r, heads, dim = q.shape
+    shared = heads // k.shape[0]
+    k, v = k.float(), v.float()
+    if r == 1:
+        grouped = q.view(k.shape[0], shared, dim).unsqueeze(0)
+        out = F.scaled_dot_product_attention(grouped, k.unsqueeze(0), v.unsqueeze(0))
+        return out.reshape(1, heads * dim)
+    seen = torch.arange(k.shape[1], device=q.device) <= rows.index(q.device).unsqueeze(1)
+    mask = seen.repeat(shared, 1)
+    grouped = q.view(r, k.shape[0], shared, dim).permute(1, 2, 0, 3).reshape(-1, shared * r, dim)
+    out = F.scaled_dot_product_attention(grouped[None], k[None], v[None], attn_mask=mask)
+    return out.view(-1, shared, r, dim).permute(2, 0, 1, 3).reshape(r, heads * dim)
+
+
+def run_block(
+    x: Tensor, weights: LayerWeights, shape: BlockShape, at: BlockRows, cache: SharedCache, slot: int
+) -> Tensor:
+    """Run one layer on x [R, d] fp32: writes K and V of cache layer `slot`, returns x' [R, d]."""
+    heads, kv_heads, dim = shape.heads, shape.kv_heads, shape.head_dim
+    qkv = weights.qkv(rms_norm(x, weights.attn_norm, shape.eps))
+    qkv = qkv.view(x.shape[0], heads + 2 * kv_heads, dim)
+    turned = rotate(qkv[:, : heads + kv_heads], at.cos, at.sin)
+    cache.write(slot, at.rows, turned[:, heads:], qkv[:, heads + kv_heads :])
+    k, v = cache.view(slot, at.rows.span)
+    x = x + weights.out(attend(turned[:, :heads].contiguous(), k, v, at.rows))
+    gate, up = weights.gate_up(rms_norm(x, weights.ffn_norm, shape.eps)).chunk(2, dim=-1)
+    return x + weights.down(F.silu(gate) * up)
+
+
+def similarity(before: Tensor, after: Tensor) -> Tensor:
+    """Cosine of a layer's input and output, fp32 [R, d] each -> [R], clamped (paper Eq. 1)."""
+    dot = (before * after).sum(-1)
+    norms = before.norm(dim=-1) * after.norm(dim=-1)
+    return (dot / norms).clamp(-1.0, 1.0)

@@ -1,0 +1,12 @@
+"""How the steps of a pass run: one interface over static buffers, one file per way."""
+
+from __future__ import annotations
+
+from ..model import RiverModel
+from .base import Execution
+from .eager import EagerExecution
+
+
+def open_execution(model: RiverModel) -> Execution:
+    """The fastest way this model's kernels allow."""
+    return EagerExecution(model)

@@ -1,0 +1,285 @@
+"""Which kernel serves which shape: a short micro-test at load, verified, stored, and shown.
+
+A choice is stored per (processor, torch, threads, shape) and measured again only on request; then
+it changes only for more than 10 % (records.md, Repeatability). Knows shapes, not models.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import KernelUnavailable
+from .base import Linear, QuantMatrix
+from .native import NativeDense, NativeInt4, load_library
+from .torch_dense import DequantisedInt4, MkldnnDense, TorchDense
+from .torch_int4 import AtenInt4, TinygemmInt4
+
+Shape = tuple[int, int]
+DENSE: dict[str, Callable[[Tensor], Linear]] = {
+    "native": NativeDense,
+    "torch": TorchDense,
+    "onednn": MkldnnDense,
+}
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+INT4: dict[str, Callable[[QuantMatrix], Linear]] = {
+    "native-int4": NativeInt4,
+    "aten-int4": AtenInt4,
+    "tinygemm-int4": TinygemmInt4,
+} | {
+    f"dequantised-{short}": lambda q, d=dtype: DequantisedInt4(q, d)  # type: ignore[misc]
+    for short, dtype in DTYPES.items()
+}
+KEEP_WITHIN = 1.10
+COLD_BYTES = 48 << 20  # more than the caches that decode streams through
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """The chosen kernel per shape, and how to build it. One dense dtype per model."""
+
+    dtype: torch.dtype
+    dense: Mapping[Shape, str]
+    int4: Mapping[Shape, str]
+    microseconds: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+
+    def make_dense(self, weight: Tensor) -> Linear:
+        """A dense kernel over `weight` [N, K], cast to the plan's dtype."""
+        name = self.dense[(weight.shape[0], weight.shape[1])]
+        return DENSE[name.rsplit("-", 1)[0]](weight.to(self.dtype))
+
+    def make_int4(self, matrix: QuantMatrix) -> Linear:
+        """An int4 kernel over a quantised matrix [N, K]."""
+        return INT4[self.int4[matrix.shape]](matrix)
+
+    def shown(self) -> dict[str, str]:
+        """Shape to kernel names, as the header and the page show them."""
+        rows = {f"{n}x{k} dense": name for (n, k), name in self.dense.items()}
+        return rows | {f"{n}x{k} int4": name for (n, k), name in self.int4.items()}
+
+
+@dataclass
+class _Store:
+    """Earlier choices, one JSON file; an unreadable file counts as empty and is rewritten."""
+
+    path: Path | None
+    rows: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.path is None or not self.path.is_file():
+            return
+        try:
+            rows = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return
+        self.rows = rows if isinstance(rows, dict) else {}
+
+    def save(self) -> None:
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        part = self.path.with_suffix(f".{time.monotonic_ns()}.part")
+        part.write_text(json.dumps(self.rows, indent=1, sort_keys=True), encoding="utf-8")
+        part.replace(self.path)
+
+
+@dataclass
+class Chooser:
+    """Chooses kernels for one device; `store` None measures without remembering."""
+
+    device: torch.device
+    group: int = 64
+    store: Path | None = None
+    remeasure: bool = False
+
+    def __post_init__(self) -> None:
+        self._store = _Store(self.store)
+        self._notes: list[str] = []
+        self._microseconds: dict[str, float] = {}
+        self._native = "native"
+        if self.device.type == "cpu":
+            try:
+                load_library()
+            except KernelUnavailable as error:
+                self._native = "no native"
+                self._notes.append(str(error))
+
+    def plan(self, dense: Mapping[Shape, int], int4: Mapping[Shape, int], dtype: str) -> KernelPlan:
+        """Choose for shapes -> how often a token reads one; `dtype` "auto" or a torch dtype name.
+
+        Raises KernelUnavailable where a dtype cannot run on the device.
+        """
+        shorts = self._dtypes(dtype)
+        tables = {short: {s: self._best(s, short) for s in dense} for short in shorts}
+        cost = {
+            short: sum(dense[s] * us for s, (_, us) in table.items())
+            for short, table in tables.items()
+        }
+        short = self._remember(f"dtype|{sorted(dense.items())}", cost, shorts)
+        names = {s: name for s, (name, _) in tables[short].items()}
+        codes = {s: self._best_int4(s, short) for s in int4}
+        self._store.save()
+        notes = tuple(dict.fromkeys(self._notes))
+        return KernelPlan(DTYPES[short], names, codes, dict(self._microseconds), notes)
+
+    def _dtypes(self, dtype: str) -> list[str]:
+        wanted = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}.get(dtype)
+        if self.device.type == "cpu":
+            return [wanted] if wanted else ["fp16", "bf16", "fp32"]
+        has_bf16 = torch.cuda.get_device_capability(self.device) >= (8, 0)
+        if wanted == "bf16" and not has_bf16:
+            raise KernelUnavailable(
+                "this GPU only emulates bf16 (compute capability below 8.0); use dtype='float16'."
+            )
+        if wanted is None and not has_bf16:
+            self._notes.append("fp16: this GPU (compute capability below 8.0) has no bf16.")
+        return [wanted or ("bf16" if has_bf16 else "fp16")]
+
+    def _best(self, shape: Shape, short: str) -> tuple[str, float]:
+        on_cpu = self.device.type == "cpu"
+        names = [f"{kind}-{short}" for kind in (DENSE if on_cpu else ["torch"])]
+        dtype = DTYPES[short]
+
+        def build(name: str, seed: int) -> Linear:
+            weight = _random_weight(shape, seed).to(self.device, dtype)
+            return DENSE[name.rsplit("-", 1)[0]](weight)
+
+        return self._fastest(f"dense|{short}", names, shape, build)
+
+    def _best_int4(self, shape: Shape, short: str) -> str:
+        if short == "fp32":  # the exact mode: fp32 metadata, no rounding of activations
+            return "dequantised-fp32"
+        kernels = ["native-int4", "aten-int4"] if self.device.type == "cpu" else ["tinygemm-int4"]
+
+        def build(name: str, seed: int) -> Linear:
+            matrix = random_matrix(shape, self.group, seed)
+            on = [t.to(self.device) for t in (matrix.codes, matrix.scale, matrix.zero)]
+            return INT4[name](QuantMatrix(on[0], on[1], on[2], self.group))
+
+        names = [*kernels, f"dequantised-{short}"]
+        return self._fastest(f"int4|{short}|g{self.group}", names, shape, build)[0]
+
+    def _fastest(
+        self, kind: str, names: list[str], shape: Shape, build: Callable[[str, int], Linear]
+    ) -> tuple[str, float]:
+        """Measure (or recall) the candidates of one shape: the winner and its microseconds."""
+        key = f"{kind}|{shape[0]}x{shape[1]}"
+        costs = None if self.remeasure else self._known(key, names)
+        if costs is None:
+            costs = self._measure(key, names, shape, build)
+        name = self._remember(key, costs, names)
+        self._microseconds |= {f"{n} {shape[0]}x{shape[1]}": us for n, us in costs.items()}
+        return name, costs[name]
+
+    def _measure(
+        self, key: str, names: list[str], shape: Shape, build: Callable[[str, int], Linear]
+    ) -> dict[str, float]:
+        costs: dict[str, float] = {}
+        missing: list[str] = []
+        for name in names:
+            try:
+                costs[name] = time_kernel(lambda seed, n=name: build(n, seed), shape, self.device)  # type: ignore[misc]
+            except KernelUnavailable as error:
+                missing.append(str(error))
+        if not costs:
+            raise KernelUnavailable(f"no kernel runs {key} on {self.device}: {missing[0]}")
+        return costs
+
+    def _full_key(self, key: str) -> str:
+        machine = f"{processor(self.device)}|torch {torch.__version__}|{torch.get_num_threads()}"
+        return f"{machine}|{self._native}|{key}"
+
+    def _known(self, key: str, names: list[str]) -> dict[str, float] | None:
+        row = self._store.rows.get(self._full_key(key))
+        if not isinstance(row, dict) or row.get("candidates") != names:
+            return None
+        costs: dict[str, float] = row["microseconds"]
+        return costs
+
+    def _remember(self, key: str, costs: Mapping[str, float], names: list[str]) -> str:
+        """The cheapest name, or the stored one while it is within 10 %; the choice is stored."""
+        full = self._full_key(key)
+        row = self._store.rows.get(full)
+        best = min(costs, key=lambda name: costs[name])
+        stored = row.get("choice") if isinstance(row, dict) else None
+        if stored in costs and costs[stored] <= KEEP_WITHIN * costs[best]:
+            best = stored
+        entry = {"choice": best, "candidates": names, "microseconds": dict(costs)}
+        self._store.rows[full] = entry
+        return best
+
+
+def random_matrix(shape: Shape, group: int, seed: int) -> QuantMatrix:
+    """A quantised matrix [N, K] of random codes with plausible scales, for timing and shapes."""
+    n, k = shape
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 16, (n, k), dtype=torch.uint8, generator=generator)
+    scale = torch.rand(n, k // group, generator=generator) * 0.01 + 0.005
+    zero = torch.rand(n, k // group, generator=generator) * 4 + 6
+    return QuantMatrix(codes, scale, zero, group)
+
+
+def _random_weight(shape: Shape, seed: int) -> Tensor:
+    n, k = shape
+    rows = torch.randn(min(n, 1024), k, generator=torch.Generator().manual_seed(seed))
+    return rows.repeat(-(-n // rows.shape[0]), 1)[:n] * 0.05
+
+
+def time_kernel(build: Callable[[int], Linear], shape: Shape, device: torch.device) -> float:
+    """Median microseconds of one-row products with cold weights, after checking the result.
+
+    Raises KernelUnavailable where the kernel cannot be built or disagrees with its own weights.
+    """
+    n, k = shape
+    copies = max(2, min(24, COLD_BYTES // (2 * n * k)))
+    kernels = [build(seed) for seed in range(copies)]
+    x = torch.randn(1, k, generator=torch.Generator().manual_seed(7)).to(device)
+    verify(kernels[0], x)
+    spent: list[float] = []
+    for _ in range(3):
+        for kernel in kernels:
+            _settle(device)
+            start = time.perf_counter()
+            kernel(x)
+            _settle(device)
+            spent.append(time.perf_counter() - start)
+    return round(median(spent[copies:]) * 1e6, 2)
+
+
+def verify(kernel: Linear, x: Tensor) -> None:
+    """Hold a kernel to the plain fp32 product of the weights it says it computes with."""
+    expected = x @ kernel.dense().t()
+    error = (kernel(x) - expected).norm() / expected.norm()
+    if not error < 0.02:
+        raise KernelUnavailable(
+            f"{kernel.name} is off by {float(error):.3f} on {kernel.shape} and is not used."
+        )
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def processor(device: torch.device) -> str:
+    """A short name of the processor that kernels run on, for keys and for the page."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                name = line.split(":", 1)[1].strip()
+                break
+    return f"{name} ({torch.backends.cpu.get_cpu_capability()})"

@@ -1,0 +1,303 @@
+"""From a model's name to a RiverModel: weights read, kernels chosen, the river built or reloaded.
+
+The only place that puts the parts together. Where a name leads is sources.py's, what a
+configuration means families.py's; nothing here knows of policies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .block import BlockShape, LayerWeights
+from .cache import SharedCache
+from .cache_paths import cache_root
+from .errors import KernelUnavailable, ModelUnavailable, SettingsError
+from .families import (
+    TENSOR_NAMES,
+    block_shape,
+    eos_ids,
+    read_config,
+    read_tokenizer,
+    rope_tables,
+)
+from .kernels.base import Linear, QuantMatrix
+from .kernels.choose import Chooser, KernelPlan
+from .model import ModelInfo, Progress, RiverModel
+from .quantize import RiverFile, check_group, quantize_fused
+from .settings import LoadSettings
+from .sources import Source, resolve
+
+FUSED = {"qkv": ("q", "k", "v"), "out": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
+DEFAULT_CAPACITY = 4096
+# (hidden, layers, vocabulary) -> default threshold; others take the paper's 0.5 for Llama models.
+# SmolLM2-135M: docs/thresholds.md
+THRESHOLDS = {(576, 30, 49152): 0.98}
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+
+
+def load(name: str | Path, *, progress: Progress | None = None, **settings: Any) -> RiverModel:
+    """Load a model by name, hub id, folder or .gguf file (design.md, Public API).
+
+    Settings are those of LoadSettings. The river is quantised once and kept on disk. Raises
+    SettingsError, ModelUnavailable, UnsupportedModel or KernelUnavailable (all RiverError).
+    """
+    try:
+        checked = LoadSettings(**settings)
+    except TypeError as error:
+        raise SettingsError(f"load got a setting it does not know ({error}).") from error
+    source = resolve(str(name), progress=progress)
+    return _Loader(source, checked, progress or _silent).model()
+
+
+def _silent(text: str, fraction: float | None) -> None:
+    """Progress that nobody reads."""
+
+
+@dataclass
+class _Weights:
+    """The tensors of a hub-layout folder, read one by one from its safetensors shards."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self._files = {}
+        for path in sorted(self.folder.glob("*.safetensors")):
+            try:
+                file = safe_open(path, framework="pt")
+            except (OSError, SafetensorError) as error:
+                raise ModelUnavailable(
+                    f"{path} is damaged ({error}); download the model again."
+                ) from error
+            self._files |= {key: file for key in file.keys()}  # noqa: SIM118 (not a dict)
+
+    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor `name`, which must have `shape`; ModelUnavailable otherwise."""
+        if name not in self._files:
+            raise ModelUnavailable(
+                f"the weights in {self.folder} lack {name}; download the model again."
+            )
+        tensor: Tensor = self._files[name].get_tensor(name)
+        if tuple(tensor.shape) != shape or not tensor.dtype.is_floating_point:
+            raise ModelUnavailable(
+                f"{name} in {self.folder} is {tensor.dtype} {list(tensor.shape)}, but the "
+                f"configuration asks for {list(shape)}; the folder mixes two models."
+            )
+        return tensor
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def refuse_unexpected(self, expected: set[str]) -> None:
+        """Raise ModelUnavailable for tensors that no part of the model uses."""
+        extra = sorted(set(self._files) - expected)
+        extra = [name for name in extra if not name.endswith("rotary_emb.inv_freq")]
+        if extra:
+            raise ModelUnavailable(
+                f"the weights in {self.folder} hold {len(extra)} tensors that this model type does "
+                f"not use ({extra[0]}); its config.json belongs to another model."
+            )
+
+
+class _Loader:
+    """One load: keeps what its steps share."""
+
+    def __init__(self, source: Source, settings: LoadSettings, progress: Progress) -> None:
+        self.source, self.settings, self.progress = source, settings, progress
+        self.config = read_config(source.folder)
+        self.shape: BlockShape = block_shape(self.config)
+        self.layers: int = self.config.num_hidden_layers
+        self.vocab: int = self.config.vocab_size
+        self.tied: bool = bool(self.config.tie_word_embeddings)
+        self.capacity = self._capacity()
+        if settings.entry_layer > self.layers:
+            raise SettingsError(
+                f"entry_layer is {settings.entry_layer}, but the model has {self.layers} layers."
+            )
+        for name, (_, columns) in self.shape.matrices.items():
+            check_group(settings.river, name, columns)
+        self.device = _device(settings.device)
+        self.weights = _Weights(source.folder)
+        self.notes: list[str] = []
+
+    def model(self) -> RiverModel:
+        """Read everything and put it together."""
+        plan = self._kernel_plan()
+        self.plan: KernelPlan = plan
+        tokenizer = self._tokenizer()
+        embedding = self._tensor(TENSOR_NAMES.embed, (self.vocab, self.shape.hidden))
+        embedding = embedding.to(plan.dtype)
+        head_weight = embedding
+        if not self.tied:
+            size = (self.vocab, self.shape.hidden)
+            head_weight = self._tensor(TENSOR_NAMES.head, size).to(plan.dtype)
+        backbone = self._backbone()
+        river = self._river(backbone)
+        shape = self.shape
+        cos, sin = rope_tables(self.config, self.capacity)
+        heads = (shape.kv_heads, shape.head_dim)
+        model = RiverModel(
+            info=self._info(),
+            shape=shape,
+            embedding=embedding,
+            backbone=backbone,
+            river=river,
+            final_norm=self._norm(TENSOR_NAMES.final_norm),
+            head=plan.make_dense(head_weight),
+            rope=(cos.to(self.device), sin.to(self.device)),
+            cache=SharedCache(self.layers, self.capacity, heads, plan.dtype, self.device),
+            tokenizer=tokenizer,
+            eos_ids=eos_ids(self.source.folder, self.config, tokenizer),
+            build_twin=lambda layer: self._twin(layer, backbone),
+        )
+        self.progress("ready", 1.0)
+        return model
+
+    def _tokenizer(self) -> Any:
+        if not any((self.source.folder / name).is_file() for name in TOKENIZER_FILES):
+            self.notes.append("no tokenizer: prompts must be token ids, texts show as <id>.")
+            return None
+        return read_tokenizer(self.source.folder)
+
+    def _info(self) -> ModelInfo:
+        s = self.settings
+        return ModelInfo(
+            name=self.source.name,
+            origin=self.source.origin,
+            revision=self.source.revision,
+            path=self.source.folder,
+            quant=s.river,
+            entry_layer=s.entry_layer,
+            default_threshold=THRESHOLDS.get((self.shape.hidden, self.layers, self.vocab), 0.5),
+            kernels=self.plan.shown(),
+            notes=(*self.plan.notes, *self.notes),
+        )
+
+    def _capacity(self) -> int:
+        longest = int(self.config.max_position_embeddings)
+        wanted = self.settings.capacity
+        if wanted is not None and wanted > longest:
+            raise SettingsError(
+                f"capacity is {wanted}, but the model's positions end at {longest}; use at most "
+                f"{longest}."
+            )
+        return min(DEFAULT_CAPACITY, longest) if wanted is None else wanted
+
+    def _kernel_plan(self) -> KernelPlan:
+        self.progress("choosing kernels", None)
+        dense: dict[tuple[int, int], int] = {}
+        for size in self.shape.matrices.values():
+            dense[size] = dense.get(size, 0) + self.layers
+        coded = dict(dense) if self.settings.river.bits != 16 else {}
+        head = (self.vocab, self.shape.hidden)
+        dense[head] = dense.get(head, 0) + 1
+        store = cache_root() / "kernels.json"
+        chooser = Chooser(self.device, self.settings.river.group_size, store)
+        return chooser.plan(dense, coded, self.settings.dtype)
+
+    def _tensor(self, name: str, size: tuple[int, ...]) -> Tensor:
+        return self.weights.get(name, size).to(self.device)
+
+    def _norm(self, name: str) -> Tensor:
+        return self._tensor(name, (self.shape.hidden,)).float()
+
+    def _parts(self, layer: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """The matrices of 1-based `layer` as stored, grouped as they are fused."""
+        shape = self.shape
+        wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        rows = {"q": wide, "k": narrow, "v": narrow, "gate": shape.ffn, "up": shape.ffn}
+        rows |= {"o": shape.hidden, "down": shape.hidden}
+        for fused, names in FUSED.items():
+            columns = shape.matrices[fused][1]
+            patterns = {n: getattr(TENSOR_NAMES, n).format(layer=layer - 1) for n in names}
+            yield (
+                fused,
+                {p: self._tensor(p, (rows[n], columns)) for n, p in patterns.items()},
+            )
+
+    def _backbone(self) -> list[LayerWeights]:
+        layers, expected = [], {TENSOR_NAMES.embed, TENSOR_NAMES.final_norm, TENSOR_NAMES.head}
+        digest = hashlib.sha256()
+        for layer in range(1, self.layers + 1):
+            self.progress(f"reading backbone layer {layer} of {self.layers}", layer / self.layers)
+            linears: dict[str, Linear] = {}
+            for fused, parts in self._parts(layer):
+                expected |= set(parts)
+                joined = torch.cat(list(parts.values()))
+                digest.update(joined.cpu().contiguous().view(torch.uint8).numpy())
+                linears[fused] = self.plan.make_dense(joined)
+            names = [TENSOR_NAMES.attn_norm, TENSOR_NAMES.ffn_norm]
+            names = [name.format(layer=layer - 1) for name in names]
+            expected |= set(names)
+            attn_norm, ffn_norm = (self._norm(name) for name in names)
+            layers.append(LayerWeights(attn_norm=attn_norm, ffn_norm=ffn_norm, **linears))
+        self.weights.refuse_unexpected(expected)
+        self.fingerprint = digest.hexdigest()
+        return layers
+
+    def _river(self, backbone: list[LayerWeights]) -> list[LayerWeights | None]:
+        entry = self.settings.entry_layer
+        below: list[LayerWeights | None] = [None] * (entry - 1)
+        if self.settings.river.bits == 16:
+            return below + list(backbone[entry - 1 :])
+        matrices = self._matrices(range(entry, self.layers + 1), f"from{entry}")
+        river = [self._coded(l, matrices, backbone) for l in range(entry, self.layers + 1)]
+        return below + river
+
+    def _twin(self, layer: int, backbone: list[LayerWeights]) -> LayerWeights:
+        if self.settings.river.bits == 16:
+            return backbone[layer - 1]
+        return self._coded(layer, self._matrices([layer], f"layer{layer}"), backbone)
+
+    def _coded(
+        self, layer: int, matrices: Mapping[str, QuantMatrix], backbone: list[LayerWeights]
+    ) -> LayerWeights:
+        """A river layer: its own linears, the backbone's norms (shared: HQQ changes none)."""
+        own = backbone[layer - 1]
+        linears = {
+            fused: self.plan.make_int4(_to(matrices[f"{layer}.{fused}"], self.device))
+            for fused in FUSED
+        }
+        return LayerWeights(attn_norm=own.attn_norm, ffn_norm=own.ffn_norm, **linears)
+
+    def _matrices(self, layers: Any, label: str) -> dict[str, QuantMatrix]:
+        """Codes of the given layers: from the river's file, or quantised now and saved."""
+        spec = self.settings.river
+        folder = cache_root() / "rivers"
+        path = folder / f"{self.fingerprint[:20]}-{spec.label}-{label}.safetensors"
+        file = RiverFile(path, self.fingerprint, spec)
+        if file.exists():
+            return file.load()
+        matrices: dict[str, QuantMatrix] = {}
+        for n, layer in enumerate(layers, start=1):
+            self.progress(f"building the river: layer {layer} of {self.layers}", n / len(layers))
+            for fused, parts in self._parts(layer):
+                matrices[f"{layer}.{fused}"] = quantize_fused(parts, spec)
+        file.save(matrices)
+        return matrices
+
+
+def _to(matrix: QuantMatrix, device: torch.device) -> QuantMatrix:
+    codes, scale, zero = (t.to(device) for t in (matrix.codes, matrix.scale, matrix.zero))
+    return QuantMatrix(codes, scale, zero, matrix.group_size)
+
+
+def _device(wanted: str) -> torch.device:
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise KernelUnavailable(
+            f"device {wanted!r} was asked for, but torch sees no CUDA GPU; use device='cpu'."
+        )
+    try:
+        return torch.device(wanted)
+    except RuntimeError as error:
+        raise SettingsError(f"device {wanted!r} is not one torch knows; use 'cpu'.") from error

@@ -1,0 +1,163 @@
+"""A loaded model: embedding, backbone, river, norm, head, the shared cache, and what each weighs.
+
+Holds tensors and facts; knows nothing of loading (loading.py) or of policies. Layers are 1-based
+wherever a number is named; the lists are in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .block import BlockShape, LayerWeights
+from .cache import SharedCache
+from .errors import SettingsError
+from .kernels.base import Linear
+from .settings import QuantSpec
+
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Where a model came from and how it was prepared, for headers and the page."""
+
+    name: str
+    origin: str
+    revision: str | None
+    path: Path | None
+    quant: QuantSpec
+    entry_layer: int
+    default_threshold: float
+    kernels: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class RiverModel:
+    """The backbone, its river and one cache. Made by `river_core.load`; used by one run at a time.
+
+    embedding [V, d] in the dense dtype; final_norm fp32 [d]; rope (cos, sin) fp32 [capacity, D];
+    `river[l - 1]` is None below the entry layer until `ensure_full_river` builds it.
+    """
+
+    info: ModelInfo
+    shape: BlockShape
+    embedding: Tensor
+    backbone: list[LayerWeights]
+    river: list[LayerWeights | None]
+    final_norm: Tensor
+    head: Linear
+    rope: tuple[Tensor, Tensor]
+    cache: SharedCache
+    tokenizer: Any
+    eos_ids: tuple[int, ...]
+    build_twin: Callable[[int], LayerWeights]
+    run: int = field(default=0, compare=False)  # which run the cache belongs to
+    texts: dict[int, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def num_layers(self) -> int:
+        """L, the number of backbone layers."""
+        return len(self.backbone)
+
+    @property
+    def vocab(self) -> int:
+        """V, rows of the embedding."""
+        return self.embedding.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where everything stands."""
+        return self.embedding.device
+
+    @property
+    def origin(self) -> str:
+        """Where the weights came from, a sentence for users."""
+        return self.info.origin
+
+    @property
+    def path(self) -> Path | None:
+        """Folder in hub layout with the 16-bit weights; None for random weights."""
+        return self.info.path
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the cache holds."""
+        return self.cache.capacity
+
+    def set_resident(self, layers: int) -> None:
+        """Keep the first `layers` backbone layers; this version keeps all of them.
+
+        Raises SettingsError for any other number.
+        """
+        if layers != self.num_layers:
+            raise SettingsError(
+                f"set_resident({layers!r}): this version keeps all {self.num_layers} backbone "
+                "layers resident."
+            )
+
+    def twin(self, layer: int) -> LayerWeights:
+        """The river's 1-based `layer`; built on first use below the entry layer."""
+        weights = self.river[layer - 1]
+        if weights is None:
+            weights = self.river[layer - 1] = self.build_twin(layer)
+        return weights
+
+    def ensure_full_river(self, progress: Progress | None = None) -> None:
+        """Build the twins below the entry layer, which only full quantization needs."""
+        for layer in range(1, self.num_layers + 1):
+            if self.river[layer - 1] is None:
+                if progress is not None:
+                    progress(f"building the river's layer {layer} for full quantization", None)
+                self.twin(layer)
+
+    def token_text(self, token_id: int) -> str:
+        """Text of one id by itself, remembered; a partial character shows as U+FFFD."""
+        from .text import decode
+
+        if token_id not in self.texts:
+            self.texts[token_id] = decode(self.tokenizer, [token_id])
+        return self.texts[token_id]
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of unique storages by part; storage shared between parts counts once, first."""
+        rope = list(self.rope)
+        river = [w for w in self.river if w is not None]
+        parts: list[tuple[str, Iterable[Tensor]]] = [
+            ("embedding", [self.embedding]),
+            ("head", self.head.tensors()),
+            ("backbone", _linear_tensors(self.backbone)),
+            ("river", _linear_tensors(river)),
+            ("norms", _norm_tensors(self.backbone + river) + [self.final_norm]),
+            ("kv", self.cache.tensors()),
+            ("buffers", rope),
+        ]
+        seen: set[int] = set()
+        return {name: sum(_fresh_bytes(t, seen) for t in tensors) for name, tensors in parts}
+
+
+def _linear_tensors(layers: list[LayerWeights]) -> list[Tensor]:
+    return [t for w in layers for linear in w.linears.values() for t in linear.tensors()]
+
+
+def _norm_tensors(layers: list[LayerWeights]) -> list[Tensor]:
+    return [t for w in layers for t in (w.attn_norm, w.ffn_norm)]
+
+
+def _fresh_bytes(tensor: Tensor, seen: set[int]) -> int:
+    """Bytes of the tensor's storage unless it was counted before."""
+    if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
+        key, size = id(tensor), tensor.nbytes  # packed by oneDNN: no storage to look into
+    else:
+        storage = tensor.untyped_storage()
+        key, size = storage.data_ptr(), storage.nbytes()
+    if key in seen:
+        return 0
+    seen.add(key)
+    return size

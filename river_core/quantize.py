@@ -1,0 +1,137 @@
+"""Weights to the river's codes, scales and zeros, and the river's file on disk.
+
+The only file that imports hqq, and only when it quantises. Works matrix by matrix on fp32 [N, K];
+knows nothing of kernels' layouts (kernels/) or of where weights come from (loading.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .errors import ModelUnavailable, SettingsError
+from .kernels.base import QuantMatrix
+from .settings import QuantSpec
+
+FORMAT = "river-1"
+
+
+def check_group(spec: QuantSpec, name: str, columns: int) -> None:
+    """Refuse, by the matrix's name, a group that does not divide its columns.
+
+    hqq would let such groups straddle rows without a word.
+    """
+    if spec.bits != 16 and columns % spec.group_size:
+        raise SettingsError(
+            f"group_size {spec.group_size} does not divide the {columns} columns of {name}; use "
+            "one that does, such as 64 or 32."
+        )
+
+
+def quantize(weight: Tensor, spec: QuantSpec, name: str = "the matrix") -> QuantMatrix:
+    """Quantise one matrix [N, K] of any float type with `spec` (HQQ: method.md 3.13).
+
+    Raises SettingsError where the group does not divide K.
+    """
+    check_group(spec, name, weight.shape[1])
+    from hqq.core.quantize import Quantizer
+
+    n, k = weight.shape
+    codes, meta = Quantizer.quantize(
+        weight.detach().float().cpu(),
+        nbits=spec.bits,
+        group_size=spec.group_size,
+        axis=1,
+        round_zero=False,
+        bitpack=False,
+        compute_dtype=torch.float32,
+        device="cpu",
+    )
+    groups = (n, k // spec.group_size)
+    return QuantMatrix(
+        codes.to(torch.uint8).view(n, k),
+        meta["scale"].float().view(groups),
+        meta["zero"].float().view(groups),
+        spec.group_size,
+    )
+
+
+def quantize_fused(parts: Mapping[str, Tensor], spec: QuantSpec) -> QuantMatrix:
+    """Quantise matrices with the same columns one by one, then stack them by rows."""
+    return QuantMatrix.cat([quantize(w, spec, name) for name, w in parts.items()])
+
+
+class RiverFile:
+    """One river on disk: safetensors with 4-bit codes and fp32 metadata, keyed by its weights.
+
+    `fingerprint` identifies the 16-bit weights; a file made from other weights or settings is
+    refused with ModelUnavailable. Writing is atomic: a broken write leaves no file.
+    """
+
+    def __init__(self, path: Path, fingerprint: str, spec: QuantSpec) -> None:
+        self.path = path
+        self._meta = {"format": FORMAT, "weights": fingerprint, "spec": spec.label}
+
+    def exists(self) -> bool:
+        """Whether a file is there (it may still be refused)."""
+        return self.path.is_file()
+
+    def load(self) -> dict[str, QuantMatrix]:
+        """Matrices by name, bit-identical to what was saved."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                meta = file.metadata() or {}
+                if {key: meta.get(key) for key in self._meta} != self._meta:
+                    raise ModelUnavailable(
+                        f"{self.path} holds a river of other weights or settings; delete it and "
+                        "it will be built again."
+                    )
+                groups = json.loads(meta["groups"])
+                return {name: _read(file, name, group) for name, group in groups.items()}
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise ModelUnavailable(
+                f"{self.path} is damaged ({error}); delete it and it will be built again."
+            ) from error
+
+    def save(self, matrices: Mapping[str, QuantMatrix]) -> None:
+        """Write `matrices`, replacing what is there in one step."""
+        from safetensors.torch import save_file
+
+        tensors: dict[str, Tensor] = {}
+        for name, matrix in matrices.items():
+            tensors[f"{name}.codes"] = matrix.codes[:, ::2] | matrix.codes[:, 1::2] << 4
+            tensors[f"{name}.scale"] = matrix.scale.contiguous()
+            tensors[f"{name}.zero"] = matrix.zero.contiguous()
+        groups = json.dumps({name: m.group_size for name, m in matrices.items()})
+        with _atomic(self.path) as temporary:
+            save_file(tensors, temporary, metadata={**self._meta, "groups": groups})
+
+
+def _read(file: object, name: str, group: int) -> QuantMatrix:
+    get = file.get_tensor  # type: ignore[attr-defined]
+    packed = get(f"{name}.codes")
+    codes = torch.stack([packed & 15, packed >> 4], dim=-1).view(packed.shape[0], -1)
+    return QuantMatrix(codes, get(f"{name}.scale"), get(f"{name}.zero"), group)
+
+
+@contextlib.contextmanager
+def _atomic(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path` that replaces it at the end, or vanishes on an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,159 @@
+"""From what a pass did to the records that stream out: the only place that builds them.
+
+Knows the model's tokenizer and the run's plan; decides nothing.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean, median
+
+import torch
+from torch import Tensor
+
+from .cache import Rows
+from .fills import KV_SOURCE
+from .model import RiverModel
+from .policies import Plan
+from .records import PromptRecord, RunHeader, RunSummary, TokenRecord
+from .sampling import Choice
+from .settings import DecodeSettings
+from .text import partial_bytes, split
+from .version import VERSION
+
+
+@dataclass
+class Pass:
+    """What one pass did: path letters, similarities [layer][row], decision seconds, part ms."""
+
+    index: int
+    rows: Rows
+    threshold: float
+    exit_layer: int = 0
+    path: str = ""
+    similarities: list[Sequence[float]] = field(default_factory=list)
+    decisions: list[float] = field(default_factory=list)
+    parts: dict[str, float] | None = None
+    logits: Tensor | None = None
+
+    @property
+    def kv_source(self) -> str:
+        """KV source letters of the rows, one per layer that ran."""
+        return "".join(KV_SOURCE[letter] for letter in self.path)
+
+
+@dataclass
+class Recorder:
+    """Builds one run's records and keeps what the summary needs."""
+
+    model: RiverModel
+    settings: DecodeSettings
+    plan: Plan
+    execution: str
+    chat: bool = False
+    passes: list[tuple[int, list[float]]] = field(default_factory=list)
+
+    def header(self, forced: bool, notes: Sequence[str] = ()) -> RunHeader:
+        """First line of the run's file."""
+        info = self.model.info
+        settings = asdict(self.settings) | {
+            "exit": self.plan.exit_name,
+            "head": self.plan.head,
+            "prefill": self.plan.prefill,
+            "stop": list(self.settings.stop),
+            "options": {k: _plain(v) for k, v in self.settings.options.items()},
+        }
+        return RunHeader(
+            model=info.name,
+            origin=info.origin,
+            revision=info.revision,
+            num_layers=self.model.num_layers,
+            entry_layer=info.entry_layer,
+            quantisation=info.quant.label,
+            device=str(self.model.device),
+            settings=settings,
+            seed=self.settings.seed,
+            kernels=self.kernels,
+            forced_tokens=forced,
+            notes=tuple(notes),
+        )
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """The execution and the kernel of each shape."""
+        return {"execution": self.execution, **self.model.info.kernels}
+
+    def prompt(self, done: Pass, seconds: float) -> PromptRecord:
+        """The prompt pass; layers that a cancelled pass never reached read 'n' (none needed)."""
+        tokenizer, ids = self.model.tokenizer, done.rows.token_ids
+        source = done.kv_source.ljust(self.model.num_layers, "n")
+        raw = {i: hexed for i, t in enumerate(ids) if (hexed := partial_bytes(tokenizer, t))}
+        matrix = tuple(tuple(row) for row in done.similarities)
+        return PromptRecord(
+            token_ids=ids,
+            texts=split(tokenizer, ids),
+            exit_layer=done.exit_layer,
+            similarities=tuple(min(row) for row in matrix),
+            kv_source=(source,) * len(ids),
+            seconds=seconds,
+            chat=self.chat,
+            matrix=matrix if self.settings.prompt_trace else None,
+            raw=raw,
+        )
+
+    def token(self, done: Pass, choice: Choice, text: str, seconds: float) -> TokenRecord:
+        """The pass that chose a token; its row's similarities are the pass's last row's."""
+        self.passes.append((done.exit_layer, done.decisions))
+        return TokenRecord(
+            index=done.index,
+            position=done.rows.positions[-1] + 1,
+            token_id=choice.token_id,
+            text=text,
+            exit_layer=done.exit_layer,
+            forced=False,
+            threshold=done.threshold,
+            similarities=tuple(row[-1] for row in done.similarities),
+            path=done.path,
+            kv_source=done.kv_source,
+            logprob=choice.logprob,
+            entropy=choice.entropy,
+            alternatives=tuple(
+                (i, self.model.token_text(i), logprob) for i, logprob in choice.alternatives
+            ),
+            seconds=seconds,
+            parts=done.parts,
+            raw=partial_bytes(self.model.tokenizer, choice.token_id),
+        )
+
+    def summary(self, reason: str, prefill_seconds: float, decode_seconds: float) -> RunSummary:
+        """The run's rates and weights; means are over the decode passes (i >= 1)."""
+        exits = [exit_layer for exit_layer, _ in self.passes[1:]]
+        decisions = [seconds for _, spent in self.passes[1:] for seconds in spent]
+        mean = fmean(exits) if exits else None
+        rate = len(exits) / decode_seconds if exits and decode_seconds > 0 else None
+        return RunSummary(
+            stop_reason=reason,
+            prefill_seconds=prefill_seconds,
+            decode_seconds=decode_seconds,
+            tokens_per_second=rate,
+            mean_exit_layer=mean,
+            layers_saved=None if mean is None else 1 - mean / self.model.num_layers,
+            decision_microseconds=median(decisions) * 1e6 if decisions else None,
+            memory=self.model.memory(),
+            counters={"drafted": 0, "accepted": 0, "extra_rows": 0, "slots_missing": 0},
+            kernels=self.kernels,
+            device=str(self.model.device),
+            versions=versions(),
+        )
+
+
+def versions() -> Mapping[str, str]:
+    """Versions that a result depends on."""
+    return {"river": VERSION, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def _plain(value: object) -> object:
+    """Options as JSON keeps them: tuples become lists."""
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,171 @@
+"""What a caller may set: frozen dataclasses, checked as soon as they are made.
+
+Knows nothing of models or policies. A policy's own `options` are only shape-checked here; the
+policy table checks their names and values (policies.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from .errors import SettingsError
+
+EXITS = ("similarity", "fixed", "schedule")
+HEADS = ("river",)
+PREFILLS = ("exit", "full")
+DTYPES = ("auto", "float32", "float16", "bfloat16")
+GROUP_SIZES = (32, 64, 128)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...], *, none: bool = False) -> None:
+    if (none and value is None) or (isinstance(value, str) and value in allowed):
+        return
+    choices = ", ".join(repr(a) for a in allowed)
+    raise SettingsError(f"{name} is {value!r}; choose one of {choices}.")
+
+
+@dataclass(frozen=True)
+class QuantSpec:
+    """How the river's weights are stored.
+
+    `bits=16` is the identical river: an unquantised twin (design property 2); `group_size` then
+    has no effect. `method="hqq"` is HQQ (method.md 3.13), groups of `group_size` along the columns.
+    """
+
+    bits: int = 4
+    group_size: int = 64
+    method: str = "hqq"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.bits not in (4, 16) or not _is_int(self.bits):
+            raise SettingsError(
+                f"bits is {self.bits!r}; use 4, or 16 for a river identical to the backbone."
+            )
+        if self.group_size not in GROUP_SIZES or not _is_int(self.group_size):
+            sizes = ", ".join(map(str, GROUP_SIZES))
+            raise SettingsError(f"group_size is {self.group_size!r}; use one of {sizes}.")
+        _one_of("method", self.method, ("hqq",))
+        if not isinstance(self.options, Mapping) or self.options:
+            raise SettingsError(f"method 'hqq' takes no options, but got {self.options!r}.")
+
+    @property
+    def label(self) -> str:
+        """Short text for headers and file names, such as ``hqq-4bit-g64``."""
+        return "16bit" if self.bits == 16 else f"{self.method}-{self.bits}bit-g{self.group_size}"
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """Arguments of `river_core.load` after the name, checked."""
+
+    device: str = "auto"
+    dtype: str = "auto"
+    river: QuantSpec = field(default_factory=QuantSpec)
+    entry_layer: int = 2
+    resident_layers: int | None = None
+    capacity: int | None = None
+
+    def __post_init__(self) -> None:
+        kind = self.device.split(":")[0] if isinstance(self.device, str) else None
+        if kind not in ("auto", "cpu", "cuda"):
+            raise SettingsError(f"device is {self.device!r}; use 'auto', 'cpu' or 'cuda'.")
+        _one_of("dtype", self.dtype, DTYPES)
+        if not isinstance(self.river, QuantSpec):
+            raise SettingsError(f"river is {self.river!r}; give a QuantSpec.")
+        if not _is_int(self.entry_layer) or self.entry_layer < 2:
+            raise SettingsError(f"entry_layer is {self.entry_layer!r}; use 2 or more.")
+        if self.resident_layers is not None:
+            raise SettingsError(
+                f"resident_layers is {self.resident_layers!r}, but this version keeps every "
+                "backbone layer resident; leave it at None."
+            )
+        if self.capacity is not None and (not _is_int(self.capacity) or self.capacity < 1):
+            raise SettingsError(f"capacity is {self.capacity!r}; use a number of tokens >= 1.")
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """One run's settings (records.md, Settings). None means: the policy row's or model's value."""
+
+    policy: str = "river"
+    threshold: float | None = None
+    exit: str | None = None
+    head: str | None = None
+    prefill: str | None = None
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    chat: bool = True
+    stop: tuple[str, ...] = ()
+    profile: bool = False
+    prompt_trace: bool = False
+    full_trace: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.policy, str):
+            raise SettingsError(f"policy is {self.policy!r}; give a policy's name.")
+        if self.threshold is not None:
+            check_threshold(self.threshold)
+        _one_of("exit", self.exit, EXITS, none=True)
+        _one_of("head", self.head, HEADS, none=True)
+        _one_of("prefill", self.prefill, PREFILLS, none=True)
+        if not _is_int(self.max_new_tokens) or self.max_new_tokens < 1:
+            raise SettingsError(f"max_new_tokens is {self.max_new_tokens!r}; use 1 or more.")
+        if not _is_number(self.temperature) or not 0 <= self.temperature <= 10:
+            raise SettingsError(f"temperature is {self.temperature!r}; use 0 (greedy) to 10.")
+        if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
+            raise SettingsError(f"top_p is {self.top_p!r}; use more than 0 and at most 1.")
+        if not _is_int(self.seed) or not 0 <= self.seed < 2**63:
+            raise SettingsError(f"seed is {self.seed!r}; use a whole number from 0 to 2**63 - 1.")
+        for name in ("chat", "profile", "prompt_trace", "full_trace"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingsError(f"{name} is {getattr(self, name)!r}; use True or False.")
+        self._check_stop()
+        if not isinstance(self.options, Mapping):
+            raise SettingsError(f"options is {self.options!r}; give a dictionary.")
+
+    def _check_stop(self) -> None:
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        if not isinstance(stop, list | tuple) or not all(isinstance(s, str) and s for s in stop):
+            raise SettingsError(f"stop is {self.stop!r}; give non-empty strings.")
+        object.__setattr__(self, "stop", tuple(stop))
+
+    @classmethod
+    def from_keywords(cls, keywords: Mapping[str, Any]) -> DecodeSettings:
+        """Build settings from keyword arguments; unknown names raise SettingsError by name."""
+        known = [f.name for f in fields(cls)]
+        unknown = [name for name in keywords if name not in known]
+        if unknown:
+            raise SettingsError(
+                f"unknown setting {', '.join(map(repr, unknown))}; known are {', '.join(known)}."
+            )
+        return cls(**keywords)
+
+
+def check_threshold(value: object) -> float:
+    """Return `value` as a float in [-1, 1], or raise SettingsError."""
+    if isinstance(value, str):
+        raise SettingsError(
+            f"threshold is {value!r}; no calibration is stored for this model, so give a number "
+            "from -1 to 1."
+        )
+    if not _is_number(value) or not -1 <= value <= 1:  # type: ignore[operator]
+        raise SettingsError(
+            f"threshold is {value!r}; use a number from -1 (leave as early as possible) to 1 "
+            "(never leave)."
+        )
+    return float(value)  # type: ignore[arg-type]

@@ -1,0 +1,33 @@
+"""One full-depth pass over a finished run's tokens: all L similarities of every pass.
+
+It leaves the model's cache alone: a scratch cache with a single slot serves every layer in turn.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .cache import Rows, SharedCache
+from .execution.eager import EagerExecution
+from .model import RiverModel
+
+
+@torch.inference_mode()
+def full_trace(
+    model: RiverModel, fed: tuple[int, ...], passes: int
+) -> tuple[tuple[float, ...], ...]:
+    """Similarities [pass][layer] of the last `passes` rows of `fed`, had no token left.
+
+    Row n of `fed` is the row whose pass chose the token after it (records.md, full_trace).
+    """
+    shape = model.shape
+    scratch = SharedCache(
+        1, len(fed), (shape.kv_heads, shape.head_dim), model.cache.k.dtype, model.device
+    )
+    engine = EagerExecution(model, scratch, scratch=True)
+    engine.start(Rows(fed, tuple(range(len(fed)))))
+    for layer in range(1, model.num_layers + 1):
+        engine.backbone(layer)
+    layers = engine.trace(model.num_layers)
+    first = len(fed) - passes
+    return tuple(tuple(row[first + n] for row in layers) for n in range(passes))

@@ -1,0 +1,93 @@
+"""Properties 2 and 3: identical rivers change nothing; quantised ones equal a slow reference."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.tiny.slow_reference import MixedReference
+
+import river_core
+from river_core.settings import QuantSpec
+
+TOKENS = 16
+
+
+def tokens_of(run):
+    return [t.token_id for t in run.tokens]
+
+
+def random_schedule(seed: int, layers: int) -> list[int]:
+    return random.Random(seed).choices(range(1, layers + 1), k=TOKENS)
+
+
+def test_identical_river_equals_backbone_under_50_schedules(tiny):
+    model = tiny.load(bits=16)
+    base = river_core.generate(model, tiny.prompt, policy="backbone", max_new_tokens=TOKENS)
+    for seed in range(50):
+        schedule = random_schedule(seed, tiny.config.layers)
+        for prefill in ("exit", "full"):
+            run = river_core.generate(
+                model,
+                tiny.prompt,
+                exit="schedule",
+                options={"exit_layers": schedule},
+                prefill=prefill,
+                max_new_tokens=TOKENS,
+                full_trace=False,
+            )
+            assert tokens_of(run) == tokens_of(base), (seed, prefill)
+            wanted = schedule if prefill == "exit" else [tiny.config.layers, *schedule[1:]]
+            assert [t.exit_layer for t in run.tokens] == wanted
+
+
+@pytest.mark.parametrize("threshold", [-1.0, 0.0, 0.2, 0.4, 0.6, 0.8, 0.95])
+def test_identical_river_equals_backbone_at_any_threshold(tiny, threshold):
+    model = tiny.load(bits=16)
+    base = river_core.teacher_forced(model, tiny.prompt, [3] * TOKENS, policy="backbone")
+    run = river_core.teacher_forced(model, tiny.prompt, [3] * TOKENS, threshold=threshold)
+    assert (run.logits - base.logits).abs().max() < 1e-5
+
+
+def test_identical_full_quantization_equals_backbone(tiny):
+    model = tiny.load(bits=16)
+    base = river_core.generate(model, tiny.prompt, policy="backbone", max_new_tokens=TOKENS)
+    run = river_core.generate(model, tiny.prompt, policy="full-quant", max_new_tokens=TOKENS)
+    assert tokens_of(run) == tokens_of(base)
+    assert {t.exit_layer for t in run.tokens} == {0}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_quantised_river_equals_the_slow_reference(tiny, seed):
+    model = tiny.load(bits=4)
+    reference = MixedReference(tiny.reference, QuantSpec())
+    schedule = random_schedule(seed, tiny.config.layers)
+    expected, logits = reference.greedy(tiny.prompt, schedule)
+    settings = {"exit": "schedule", "options": {"exit_layers": schedule}}
+    run = river_core.generate(model, tiny.prompt, max_new_tokens=TOKENS, **settings)
+    assert tokens_of(run) == expected
+    forced = river_core.teacher_forced(model, tiny.prompt, expected, **settings)
+    assert (forced.logits - logits).abs().max() < 2e-4
+
+
+def test_the_quantised_river_is_not_the_backbone(tiny):
+    """The slow reference can fail: with exits it differs from the backbone's own logits."""
+    reference = MixedReference(tiny.reference, QuantSpec())
+    layers = tiny.config.layers
+    _, early = reference.greedy(tiny.prompt, [1] * 3)
+    _, never = reference.greedy(tiny.prompt, [layers] * 3)
+    assert (early - never).abs().max() > 1e-2
+
+
+def test_full_quantization_equals_the_slow_reference(tiny):
+    model = tiny.load(bits=4)
+    expected, _ = MixedReference(tiny.reference, QuantSpec()).greedy(tiny.prompt, [0] * TOKENS)
+    run = river_core.generate(model, tiny.prompt, policy="full-quant", max_new_tokens=TOKENS)
+    assert tokens_of(run) == expected
+
+
+@pytest.mark.parametrize("entry", [2, 3, 5])
+def test_no_token_leaves_before_the_entry_layer(one_tiny, entry):
+    model = one_tiny.load(bits=4, entry_layer=entry)
+    run = river_core.generate(model, one_tiny.prompt, threshold=-1.0, max_new_tokens=5)
+    assert {t.exit_layer for t in run.tokens} == {entry - 1}
