@@ -5,8 +5,9 @@ from __future__ import annotations
 from ..model import RiverModel
 from .base import Execution
 from .eager import EagerExecution
+from .fused import FusedExecution, can_fuse
 
 
 def open_execution(model: RiverModel) -> Execution:
     """The fastest way this model's kernels allow."""
-    return EagerExecution(model)
+    return FusedExecution(model) if can_fuse(model) else EagerExecution(model)

@@ -1,0 +1,324 @@
+"""The compiled kernels, their build, and the fused layer step, against plain torch written here."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from river_core.errors import CacheFull, KernelUnavailable
+from river_core.execution.native import NativeLayer, NativeStep
+from river_core.kernels import native
+from river_core.kernels.base import Linear, QuantMatrix
+from river_core.kernels.native import NativeDense, NativeInt4, NativeLibrary, load_library
+
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32" or shutil.which("g++") is None,
+    reason="no g++ here: the native kernels cannot be built",
+)
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+DENSE_ERROR = 5e-6
+INT4_ERROR = 2e-4  # activations are rounded to 16 bits per group: 1.5e-5 of the group's largest
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("native")
+
+
+@pytest.fixture(scope="module")
+def library(folder: Path) -> NativeLibrary:
+    with ThreadPoolExecutor() as two:  # both find an empty folder
+        found = list(two.map(load_library, [folder, Path(f"{folder}/.")]))
+    assert found[0].path.samefile(found[1].path)
+    return found[0]
+
+
+@pytest.fixture(autouse=True)
+def _two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(before)
+
+
+def quant(n: int, k: int, group: int) -> QuantMatrix:
+    codes = torch.randint(0, 16, (n, k), dtype=torch.uint8)
+    scale = (0.5 + torch.rand(n, k // group)) / (3 * math.sqrt(k))
+    return QuantMatrix(codes, scale, 7.5 + 3 * torch.randn(n, k // group), group)
+
+
+def make(n: int, k: int, kind: str, library: NativeLibrary) -> Linear:
+    """Weights ~ N(0, 1.5 / sqrt(K)), or int4 of about that size: kind "int4-64" and so on."""
+    if kind.startswith("int4"):
+        return NativeInt4(quant(n, k, int(kind[5:])), library)
+    return NativeDense((torch.randn(n, k) * 1.5 / math.sqrt(k)).to(DTYPES[kind]), library)
+
+
+def error(found: Tensor, x: Tensor, linear: Linear) -> float:
+    """Largest error of a product, in units of the size that its numbers have on average."""
+    weight, x = linear.dense().double(), x.double()
+    size = x.norm(dim=-1, keepdim=True) * weight.norm(dim=1) / math.sqrt(x.shape[-1])
+    return float(((found.double() - x @ weight.T) / size).abs().max())
+
+
+# ---- products ----
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("rows", [1, 3, 17, 65, 576])
+@pytest.mark.parametrize("columns", [64, 100, 192, 576, 1536])
+def test_dense_equals_torch(library: NativeLibrary, kind: str, rows: int, columns: int) -> None:
+    weight = torch.randn(rows, columns).to(DTYPES[kind])
+    linear = NativeDense(weight, library)
+    assert isinstance(linear, Linear)
+    assert (linear.name, linear.shape) == (f"native-{kind}", (rows, columns))
+    assert linear.bits == 8 * weight.element_size()
+    assert torch.equal(linear.dense(), weight.float())
+    assert linear.tensors()[0].data_ptr() == weight.data_ptr(), "shared with the caller"
+    for m in (1, 2, 4, 5, 33):
+        x = torch.randn(m, columns)
+        assert error(linear(x), x, linear) < DENSE_ERROR
+
+
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("rows", [1, 3, 17, 65, 576])
+@pytest.mark.parametrize("columns", [64, 96, 192, 576, 640, 1536])
+def test_int4_equals_torch(library: NativeLibrary, group: int, rows: int, columns: int) -> None:
+    matrix = quant(rows, columns, group)
+    if columns % group:
+        with pytest.raises(KernelUnavailable, match=f"{columns} columns in groups of {group}"):
+            NativeInt4(matrix, library)
+        return
+    linear = NativeInt4(matrix, library)
+    assert isinstance(linear, Linear)
+    assert (linear.name, linear.shape) == ("native-int4", (rows, columns))
+    scale, zero = matrix.scale.half().float(), matrix.zero.half().float()
+    assert torch.equal(linear.dense(), QuantMatrix(matrix.codes, scale, zero, group).dense())
+    for m in (1, 2, 4, 5, 33):
+        x = torch.randn(m, columns)
+        limit = INT4_ERROR if m <= native.FEW_ROWS else DENSE_ERROR
+        assert error(linear(x), x, linear) < limit
+
+
+def test_int4_counts_its_metadata(library: NativeLibrary) -> None:
+    for group, bits in ((32, 5.0), (64, 4.5), (128, 4.25)):
+        linear = NativeInt4(quant(16, 256, group), library)
+        assert linear.bits == bits
+        assert sum(t.numel() * t.element_size() for t in linear.tensors()) * 8 == bits * 16 * 256
+
+
+def test_int4_survives_outliers_and_refuses_what_fp16_cannot_hold(library: NativeLibrary) -> None:
+    matrix = quant(64, 576, 64)
+    linear = NativeInt4(matrix, library)
+    for scale in (0.0, 1e-30, 1e20):
+        x = torch.randn(1, 576) * scale
+        x[0, 5] *= 1000
+        expected = x.double() @ linear.dense().double().T
+        assert torch.allclose(linear(x).double(), expected, rtol=0, atol=2e-5 * scale * 1000)
+    for bad in (math.nan, math.inf, -math.inf):
+        x[0, 100] = bad
+        assert not linear(x).isfinite().any()
+    matrix.zero[3, 2] = 1e5
+    with pytest.raises(KernelUnavailable, match="65504"):
+        NativeInt4(matrix, library)
+
+
+def test_a_wrong_width_is_refused(library: NativeLibrary) -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        NativeDense(torch.randn(3, 64), library)(torch.randn(1, 63))
+
+
+@pytest.mark.parametrize("kind", [*DTYPES, "int4-32", "int4-64", "int4-128"])
+def test_products_repeat_whatever_the_threads(library: NativeLibrary, kind: str) -> None:
+    linear = make(1003, 640, kind, library)
+    x = torch.randn(4, 640)
+    once = linear(x)
+    assert torch.equal(linear(x), once)
+    assert torch.equal(torch.cat([linear(row[None]) for row in x]), once)
+    for threads in (1, 3, 8):
+        torch.set_num_threads(threads)
+        assert torch.equal(linear(x), once), threads
+
+
+# ---- the fused layer ----
+
+CAPACITY = 304
+
+
+def rope(dim: int) -> tuple[Tensor, Tensor]:
+    angles = torch.outer(torch.arange(CAPACITY), 10000.0 ** (-torch.arange(0, dim, 2) / dim))
+    return torch.cat([angles, angles], 1).cos(), torch.cat([angles, angles], 1).sin()
+
+
+def fused(kind: str, repeat: int, dim: int, library: NativeLibrary) -> NativeLayer:
+    kv_heads, d, ffn = 2, 192, 384
+    if kind == "int4-128":
+        d = 128 * 2
+    wide = repeat * kv_heads * dim
+    shapes = ((wide + 2 * kv_heads * dim, d), (d, wide), (2 * ffn, d), (d, ffn))
+    qkv, o, gate_up, down = (make(n, k, kind, library) for n, k in shapes)
+    norms = (0.5 + torch.rand(d) for _ in range(2))
+    return NativeLayer(
+        next(norms), qkv, o, next(norms), gate_up, down, 1e-5, kv_heads * repeat, kv_heads, dim
+    )
+
+
+def reference(w: NativeLayer, h: Tensor, k: Tensor, v: Tensor, at: tuple[int, Tensor, Tensor]):  # type: ignore[no-untyped-def]
+    """One row through a layer in fp32: h', its similarity, and the new rows of k and v.
+
+    Attends over the rows that k and v hold, row `position` included.
+    """
+    position, cos, sin = at
+
+    def turn(x: Tensor) -> Tensor:
+        half = x.shape[-1] // 2
+        return x * cos[position] + torch.cat([-x[:, half:], x[:, :half]], 1) * sin[position]
+
+    x = F.rms_norm(h, h.shape, w.attn_norm, w.eps)
+    qkv = (w.qkv.dense() @ x).view(-1, w.head_dim)
+    q, new_k, new_v = qkv.split([w.heads, w.kv_heads, w.kv_heads])
+    repeat = w.heads // w.kv_heads
+    keys, values = (t[:, : position + 1].float().repeat_interleave(repeat, 0) for t in (k, v))
+    scores = (keys @ turn(q).unsqueeze(-1)).squeeze(-1) / math.sqrt(w.head_dim)
+    mixed = (scores.softmax(-1).unsqueeze(1) @ values).flatten()
+    y = h + w.o.dense() @ mixed
+    gate, up = (w.gate_up.dense() @ F.rms_norm(y, y.shape, w.ffn_norm, w.eps)).chunk(2)
+    y = y + w.down.dense() @ (F.silu(gate) * up)
+    return y, float(F.cosine_similarity(h, y, 0)), turn(new_k), new_v
+
+
+@pytest.mark.parametrize("kind", [*DTYPES, "int4-32", "int4-64", "int4-128"])
+@pytest.mark.parametrize("repeat", [1, 3, 4])
+@pytest.mark.parametrize("dim", [32, 64, 128])
+def test_fused_layer(library: NativeLibrary, kind: str, repeat: int, dim: int) -> None:
+    if repeat * 2 * dim % (int(kind[5:]) if "int4" in kind else 1):
+        pytest.skip(f"{repeat * 2 * dim} columns are no multiple of the group")
+    weights = fused(kind, repeat, dim, library)
+    cos, sin = rope(dim)
+    step = NativeStep(cos, sin, library)
+    exact = kind in DTYPES
+    for dtype, ulp in ((torch.float32, 0.0), (torch.float16, 2**-10), (torch.bfloat16, 2**-7)):
+        k, v = (torch.full((2, CAPACITY, dim), math.nan, dtype=dtype) for _ in range(2))
+        for position in (0, 1, 63, 300):
+            for cache in (k, v):
+                cache[:, :position] = torch.randn(2, position, dim).to(dtype)
+            h = torch.randn(weights.hidden) * 3
+            found = h.clone()
+            similarity = step.layer(weights, found, k, v, position)
+            y, cosine, new_k, new_v = reference(weights, h, k, v, (position, cos, sin))
+            close = DENSE_ERROR if exact else INT4_ERROR
+            for cache, row in ((k, new_k), (v, new_v)):
+                limit = row.abs() * ulp + close * row.abs().max()
+                assert ((cache[:, position].float() - row).abs() <= limit).all()
+                assert cache[:, position + 1 :].isnan().all()
+            off = (found - y).abs().max() / (y - h).abs().max()
+            assert off < (1e-5 if exact else 5e-4)
+            assert abs(similarity - cosine) < (1e-6 if exact else 2e-4)
+
+
+@pytest.mark.parametrize("kind", ["fp16", "int4-64"])
+def test_steps_repeat_whatever_the_threads(library: NativeLibrary, kind: str) -> None:
+    layers = [fused(kind, 3, 64, library) for _ in range(2)]
+    head, norm = make(331, 192, kind, library), torch.rand(192)
+    start = torch.randn(4, 192)
+
+    def run(threads: int) -> list[Tensor]:
+        torch.set_num_threads(threads)
+        step = NativeStep(*rope(64), library)
+        k, v = (torch.zeros(2, 2, CAPACITY, 64, dtype=torch.float16) for _ in range(2))
+        seen, logits = [], torch.empty(331)
+        for position, row in enumerate(start):
+            h = row.clone()
+            for i, layer in enumerate(layers):
+                seen.append(torch.tensor(step.layer(layer, h, k[i], v[i], position)))
+            step.head(norm, 1e-5, head, h, logits)
+            assert error(logits, F.rms_norm(h, h.shape, norm, 1e-5), head) < INT4_ERROR
+            seen += [h, logits.clone()]
+        return [*seen, k, v]
+
+    once = run(2)
+    for threads in (2, 1, 3):
+        assert all(torch.equal(a, b) for a, b in zip(once, run(threads), strict=True)), threads
+
+
+def test_fused_layer_refuses_what_it_cannot_run(library: NativeLibrary) -> None:
+    layer = fused("fp32", 3, 64, library)
+    step = NativeStep(*rope(64), library)
+    h, k = torch.randn(192), torch.zeros(2, CAPACITY, 64)
+    v = k.clone()
+    for position in (-1, CAPACITY):
+        with pytest.raises(CacheFull):
+            step.layer(layer, h, k, v, position)
+    with pytest.raises(ValueError, match="h has to be"):
+        step.layer(layer, h.half(), k, v, 0)
+    with pytest.raises(ValueError, match="k and v"):
+        step.layer(layer, h, k, v.half(), 0)
+    h[7] = math.nan
+    assert math.isnan(step.layer(layer, h, k, v, 0))
+
+
+# ---- building and loading ----
+
+
+def attempt(monkeypatch: pytest.MonkeyPatch, where: Path, compiler: str) -> str:
+    monkeypatch.setenv("CXX", compiler)
+    with pytest.raises(KernelUnavailable) as caught:
+        load_library(where)
+    return str(caught.value)
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said = attempt(monkeypatch, tmp_path, "/nonexistent")
+    assert "'/nonexistent'" in said and "install g++" in said
+    broken = tmp_path / "c++"
+    broken.write_text("#!/bin/sh\necho 'error: out of order' >&2\nexit 1\n", encoding="utf-8")
+    broken.chmod(0o755)
+    assert "out of order" in attempt(monkeypatch, tmp_path, str(broken))
+    assert not list(tmp_path.glob("*.so"))
+
+
+def test_a_library_that_crashes_or_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its check runs elsewhere, once: the outcome is kept, and this process goes on."""
+    for name, body, expected in (
+        ("crash", "__attribute__((constructor)) static void f() { __builtin_trap(); }", "signal"),
+        ("wrong", 'extern "C" void river_linear() {} extern "C" void river_dequantise() {}', "off"),
+    ):
+        other = tmp_path / f"{name}.cpp"
+        other.write_text(body, encoding="utf-8")
+        compiler = tmp_path / name
+        command = f'exec g++ -shared -fPIC {other} -o "$out"'
+        compiler.write_text(f"#!/bin/sh\nfor out; do :; done\n{command}\n", encoding="utf-8")
+        compiler.chmod(0o755)
+        assert expected in attempt(monkeypatch, tmp_path / name[0], str(compiler))
+        with monkeypatch.context() as again:
+            again.setattr(subprocess, "Popen", None)
+            again.setattr(native, "_key", lambda *_, p=tmp_path / name[0]: key(p))
+            assert expected in attempt(monkeypatch, tmp_path / name[0], str(compiler))
+
+
+def key(where: Path) -> str:
+    record = next(where.glob("*.json"))
+    assert json.loads(record.read_text(encoding="utf-8"))["fault"]
+    return record.stem.removeprefix("native-")
+
+
+def test_one_openmp_runtime(library: NativeLibrary) -> None:
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("no /proc/self/maps here")
+    lines = maps.read_text(encoding="utf-8").splitlines()
+    assert len({line.split()[-1] for line in lines if "gomp" in line or "iomp" in line}) == 1
