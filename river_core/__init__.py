@@ -38,7 +38,25 @@ _HOME = {
     "RunSummary": "records",
 }
 
-__all__ = [*sorted(_HOME), "__version__"]
+__all__ = [
+    "POLICIES",
+    "CacheUpdate",
+    "Comparison",
+    "Control",
+    "DecodeSettings",
+    "PromptRecord",
+    "QuantSpec",
+    "RiverError",
+    "RunRecord",
+    "RunSummary",
+    "TokenRecord",
+    "__version__",
+    "compare",
+    "generate",
+    "load",
+    "stream",
+    "teacher_forced",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -72,7 +72,8 @@ class BlockRows:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / rms(x) * weight over the last dimension, fp32 [R, d]."""
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+    scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    return x * scale * weight
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -103,7 +104,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
 
 
 def run_block(
-    x: Tensor, weights: LayerWeights, shape: BlockShape, at: BlockRows, cache: SharedCache, slot: int
+    x: Tensor,
+    weights: LayerWeights,
+    shape: BlockShape,
+    at: BlockRows,
+    cache: SharedCache,
+    slot: int,
 ) -> Tensor:
     """Run one layer on x [R, d] fp32: writes K and V of cache layer `slot`, returns x' [R, d]."""
     heads, kv_heads, dim = shape.heads, shape.kv_heads, shape.head_dim

@@ -70,9 +70,9 @@ class SharedCache:
         """Raise CacheFull, with both numbers, when a run would not fit; call before any work."""
         if prompt_tokens + new_tokens > self.capacity:
             raise CacheFull(
-                f"the prompt has {prompt_tokens} tokens and {new_tokens} new ones were asked for, "
-                f"but the cache holds {self.capacity}; shorten the prompt, ask for fewer tokens, or "
-                "load with a larger capacity."
+                f"the prompt has {prompt_tokens} tokens and {new_tokens} new ones were asked "
+                f"for, but the cache holds {self.capacity}; shorten the prompt, ask for fewer "
+                "tokens, or load with a larger capacity."
             )
 
     def reset(self) -> None:

@@ -22,14 +22,12 @@ from .fills import KV_SOURCE
 from .model import RiverModel
 from .policies import resolve
 from .prompts import Prompt, check_ids, encode
-from .recorder import Pass, Recorder
+from .recorder import PART_OF, PARTS, Pass, Recorder
 from .records import CacheUpdate, PromptRecord, Record, RunRecord, RunSummary, TokenRecord
 from .sampling import Choice, describe, greedy, sample
 from .settings import DecodeSettings, check_threshold
 from .text import TextStream
 from .trace import full_trace
-
-PARTS = {"b": "backbone", "r": "river"}
 
 
 class Control:
@@ -181,8 +179,8 @@ class RunStream(Iterator[Record]):
         live = self._control.threshold
         threshold = self._default if live is None else live
         assert threshold is not None
-        parts = {"backbone": 0.0, "river": 0.0, "fill": 0.0, "head": 0.0, "decision": 0.0}
-        return Pass(index, rows, threshold, parts=parts if self._settings.profile else None)
+        parts = dict.fromkeys(PARTS, 0.0) if self._settings.profile else None
+        return Pass(index, rows, threshold, parts=parts)
 
     @torch.inference_mode()
     def _run_pass(self, now: Pass, may_leave: bool) -> None:
@@ -200,7 +198,7 @@ class RunStream(Iterator[Record]):
                 now.similarities = engine.trace(now.exit_layer)
                 raise Cancelled
             letter = self._plan.fill.action(layer) if left else "b"
-            self._timed(now, PARTS.get(letter, "fill"), self._actions[letter], layer)
+            self._timed(now, PART_OF.get(letter, "fill"), self._actions[letter], layer)
             model.cache.mark(layer, now.rows, KV_SOURCE[letter])
             letters.append(letter)
             if not left:

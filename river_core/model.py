@@ -134,7 +134,7 @@ class RiverModel:
             ("head", self.head.tensors()),
             ("backbone", _linear_tensors(self.backbone)),
             ("river", _linear_tensors(river)),
-            ("norms", _norm_tensors(self.backbone + river) + [self.final_norm]),
+            ("norms", [*_norm_tensors(self.backbone + river), self.final_norm]),
             ("kv", self.cache.tensors()),
             ("buffers", rope),
         ]

@@ -39,7 +39,7 @@ def encode(model: RiverModel, prompt: Prompt, chat: bool) -> tuple[tuple[int, ..
 
 
 def check_ids(model: RiverModel, ids: Sequence[int]) -> tuple[int, ...]:
-    """The ids as a tuple; raises SettingsError, naming the first, for ids outside the vocabulary."""
+    """The ids as a tuple; raises SettingsError naming the first outside the vocabulary."""
     for i in ids:
         if not isinstance(i, int) or isinstance(i, bool) or not 0 <= i < model.vocab:
             raise SettingsError(
@@ -73,7 +73,9 @@ def _chat(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[int, ...]:
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     except TemplateError as error:
-        raise SettingsError(f"the model's chat template refuses these messages: {error}.") from error
+        raise SettingsError(
+            f"the model's chat template refuses these messages: {error}."
+        ) from error
     return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 

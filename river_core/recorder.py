@@ -23,6 +23,9 @@ from .settings import DecodeSettings
 from .text import partial_bytes, split
 from .version import VERSION
 
+PARTS = ("backbone", "river", "fill", "head", "decision")  # of TokenRecord.parts, milliseconds
+PART_OF = {"b": "backbone", "r": "river"}  # path letter -> part; every other letter is a fill
+
 
 @dataclass
 class Pass:

@@ -171,7 +171,7 @@ class RunRecord:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise RecordError(f"{path} cannot be read as a run record: {error}.") from error
-        return cls.from_lines(text.splitlines(), name=str(path))
+        return cls.from_lines(text.split("\n"), name=str(path))
 
     @classmethod
     def from_lines(cls, lines: Iterable[str], name: str = "the record") -> RunRecord:

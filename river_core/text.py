@@ -19,9 +19,7 @@ def decode(tokenizer: Any, ids: Sequence[int]) -> str:
     if tokenizer is None:
         return "".join(f"<{i}>" for i in ids)
     return str(
-        tokenizer.decode(
-            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     )
 
 

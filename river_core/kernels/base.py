@@ -17,7 +17,8 @@ from torch import Tensor
 class QuantMatrix:
     """A matrix as a quantizer made it: W[n, k] = (codes[n, k] - zero[n, g]) * scale[n, g].
 
-    codes uint8 [N, K] with values 0..15; scale, zero fp32 [N, K // group_size], g = k // group_size.
+    codes uint8 [N, K] with values 0..15; scale, zero fp32 [N, K // group_size]; g is
+    k // group_size.
     """
 
     codes: Tensor

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..errors import KernelUnavailable
 from .base import Linear, QuantMatrix
 from .native import NativeDense, NativeInt4, load_library
-from .torch_dense import DequantisedInt4, MkldnnDense, TorchDense
+from .torch_dense import MkldnnDense, TorchDense
 from .torch_int4 import AtenInt4, TinygemmInt4
 
 Shape = tuple[int, int]
@@ -35,10 +35,10 @@ INT4: dict[str, Callable[[QuantMatrix], Linear]] = {
     "native-int4": NativeInt4,
     "aten-int4": AtenInt4,
     "tinygemm-int4": TinygemmInt4,
-} | {
-    f"dequantised-{short}": lambda q, d=dtype: DequantisedInt4(q, d)  # type: ignore[misc]
-    for short, dtype in DTYPES.items()
 }
+DEQUANTISED = "dequantised"  # fp32 mode (exact), or where no int4 kernel runs: a dense kernel
+FUSED = "native"  # these kernels also run as one fused call per layer (execution/native.py) ...
+FUSED_WITHIN = 1.25  # ... which is worth more than this much lost on the products alone
 KEEP_WITHIN = 1.10
 COLD_BYTES = 48 << 20  # more than the caches that decode streams through
 
@@ -59,8 +59,9 @@ class KernelPlan:
         return DENSE[name.rsplit("-", 1)[0]](weight.to(self.dtype))
 
     def make_int4(self, matrix: QuantMatrix) -> Linear:
-        """An int4 kernel over a quantised matrix [N, K]."""
-        return INT4[self.int4[matrix.shape]](matrix)
+        """An int4 kernel over a quantised matrix [N, K], or a dense one where it is dequantised."""
+        name = self.int4[matrix.shape]
+        return self.make_dense(matrix.dense()) if name == DEQUANTISED else INT4[name](matrix)
 
     def shown(self) -> dict[str, str]:
         """Shape to kernel names, as the header and the page show them."""
@@ -120,17 +121,19 @@ class Chooser:
         Raises KernelUnavailable where a dtype cannot run on the device.
         """
         shorts = self._dtypes(dtype)
-        tables = {short: {s: self._best(s, short) for s in dense} for short in shorts}
-        cost = {
-            short: sum(dense[s] * us for s, (_, us) in table.items())
+        costs = {short: {s: self._dense(s, short) for s in dense} for short in shorts}
+        tables = {short: _pick(table, dense) for short, table in costs.items()}
+        total = {
+            short: sum(dense[s] * costs[short][s][name] for s, name in table.items())
             for short, table in tables.items()
         }
-        short = self._remember(f"dtype|{sorted(dense.items())}", cost, shorts)
-        names = {s: name for s, (name, _) in tables[short].items()}
-        codes = {s: self._best_int4(s, short) for s in int4}
+        short = self._remember(f"dtype|{sorted(dense.items())}", total, shorts)
+        exact = dtype == "float32"  # fp32 metadata, no rounding of activations
+        coded = {s: {DEQUANTISED: 0.0} if exact else self._int4(s) for s in int4}
+        names = _pick(coded, int4) if coded else {}
         self._store.save()
         notes = tuple(dict.fromkeys(self._notes))
-        return KernelPlan(DTYPES[short], names, codes, dict(self._microseconds), notes)
+        return KernelPlan(DTYPES[short], tables[short], names, dict(self._microseconds), notes)
 
     def _dtypes(self, dtype: str) -> list[str]:
         wanted = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}.get(dtype)
@@ -145,54 +148,58 @@ class Chooser:
             self._notes.append("fp16: this GPU (compute capability below 8.0) has no bf16.")
         return [wanted or ("bf16" if has_bf16 else "fp16")]
 
-    def _best(self, shape: Shape, short: str) -> tuple[str, float]:
-        on_cpu = self.device.type == "cpu"
-        names = [f"{kind}-{short}" for kind in (DENSE if on_cpu else ["torch"])]
+    def _dense(self, shape: Shape, short: str) -> dict[str, float]:
+        """Microseconds of every dense kernel of one dtype that runs here."""
+        kinds = list(DENSE) if self.device.type == "cpu" else ["torch"]
         dtype = DTYPES[short]
 
         def build(name: str, seed: int) -> Linear:
             weight = _random_weight(shape, seed).to(self.device, dtype)
             return DENSE[name.rsplit("-", 1)[0]](weight)
 
-        return self._fastest(f"dense|{short}", names, shape, build)
+        names = [f"{kind}-{short}" for kind in kinds]
+        costs = self._costs(f"dense|{short}", names, shape, build)
+        if not costs:
+            raise KernelUnavailable(f"no dense {short} kernel runs on {self.device}.")
+        return costs
 
-    def _best_int4(self, shape: Shape, short: str) -> str:
-        if short == "fp32":  # the exact mode: fp32 metadata, no rounding of activations
-            return "dequantised-fp32"
-        kernels = ["native-int4", "aten-int4"] if self.device.type == "cpu" else ["tinygemm-int4"]
+    def _int4(self, shape: Shape) -> dict[str, float]:
+        """Microseconds of every int4 kernel that runs here; dequantised where none does."""
+        names = ["native-int4", "aten-int4"] if self.device.type == "cpu" else ["tinygemm-int4"]
 
         def build(name: str, seed: int) -> Linear:
             matrix = random_matrix(shape, self.group, seed)
             on = [t.to(self.device) for t in (matrix.codes, matrix.scale, matrix.zero)]
             return INT4[name](QuantMatrix(on[0], on[1], on[2], self.group))
 
-        names = [*kernels, f"dequantised-{short}"]
-        return self._fastest(f"int4|{short}|g{self.group}", names, shape, build)[0]
+        costs = self._costs(f"int4|g{self.group}", names, shape, build)
+        if not costs:
+            self._notes.append(f"no int4 kernel runs {shape[0]} x {shape[1]}: dequantised there.")
+        return costs or {DEQUANTISED: 0.0}
 
-    def _fastest(
+    def _costs(
         self, kind: str, names: list[str], shape: Shape, build: Callable[[str, int], Linear]
-    ) -> tuple[str, float]:
-        """Measure (or recall) the candidates of one shape: the winner and its microseconds."""
+    ) -> dict[str, float]:
+        """Measure (or recall) the candidates of one shape, the kept winner first."""
         key = f"{kind}|{shape[0]}x{shape[1]}"
         costs = None if self.remeasure else self._known(key, names)
         if costs is None:
-            costs = self._measure(key, names, shape, build)
-        name = self._remember(key, costs, names)
+            costs = self._measure(names, shape, build)
         self._microseconds |= {f"{n} {shape[0]}x{shape[1]}": us for n, us in costs.items()}
-        return name, costs[name]
+        if not costs:
+            return costs
+        kept = self._remember(key, costs, names)
+        return {kept: costs[kept]} | costs
 
     def _measure(
-        self, key: str, names: list[str], shape: Shape, build: Callable[[str, int], Linear]
+        self, names: list[str], shape: Shape, build: Callable[[str, int], Linear]
     ) -> dict[str, float]:
         costs: dict[str, float] = {}
-        missing: list[str] = []
         for name in names:
             try:
                 costs[name] = time_kernel(lambda seed, n=name: build(n, seed), shape, self.device)  # type: ignore[misc]
-            except KernelUnavailable as error:
-                missing.append(str(error))
-        if not costs:
-            raise KernelUnavailable(f"no kernel runs {key} on {self.device}: {missing[0]}")
+            except KernelUnavailable:
+                continue  # not one for this machine or shape; the library's own note says why
         return costs
 
     def _full_key(self, key: str) -> str:
@@ -217,6 +224,19 @@ class Chooser:
         entry = {"choice": best, "candidates": names, "microseconds": dict(costs)}
         self._store.rows[full] = entry
         return best
+
+
+def _pick(
+    costs: Mapping[Shape, Mapping[str, float]], uses: Mapping[Shape, int]
+) -> dict[Shape, str]:
+    """A kernel per shape: the kept winners, or the fused ones where that costs little."""
+    best = {shape: next(iter(row)) for shape, row in costs.items()}
+    fused = {s: next((n for n in row if n.startswith(FUSED)), "") for s, row in costs.items()}
+    if all(fused.values()):
+        spent = [sum(uses[s] * costs[s][pick[s]] for s in costs) for pick in (fused, best)]
+        if spent[0] <= FUSED_WITHIN * spent[1]:
+            return fused
+    return best
 
 
 def random_matrix(shape: Shape, group: int, seed: int) -> QuantMatrix:

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import KernelUnavailable
-from .base import QuantMatrix
 
 MANY_ROWS = 4
 
@@ -40,14 +39,6 @@ class TorchDense:
     def tensors(self) -> list[Tensor]:
         """The stored weight."""
         return [self.weight]
-
-
-class DequantisedInt4(TorchDense):
-    """A quantised matrix kept dequantised: fp32 mode (exact), or where no int4 kernel runs."""
-
-    def __init__(self, matrix: QuantMatrix, dtype: torch.dtype) -> None:
-        super().__init__(matrix.dense().to(dtype))
-        self.name = f"dequantised-{_short(dtype)}"
 
 
 class MkldnnDense:

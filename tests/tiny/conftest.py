@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiny.tiny_models import TINY, TinyConfig, prompt, save
 
 import river_core
 from river_core.model import RiverModel
 from river_core.settings import QuantSpec
+from tests.tiny.tiny_models import TINY, TinyConfig, prompt, save
 
 
 @pytest.fixture(scope="session", autouse=True)

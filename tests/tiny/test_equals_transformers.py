@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tiny.tiny_models import TINY, prompt, save
 
 import river_core
 from river_core.settings import QuantSpec
+from tests.tiny.tiny_models import TINY, prompt, save
 
 TOKENS = 40
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.tiny.slow_reference import MixedReference
 
 import river_core
 from river_core.settings import QuantSpec
+from tests.tiny.slow_reference import MixedReference
 
 TOKENS = 16
 

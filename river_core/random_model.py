@@ -1,0 +1,212 @@
+"""A RiverModel with random weights at a known shape: speed and memory without any file.
+
+Builds on the device, layer by layer; needs neither transformers nor a quantizer. Its similarities
+mean nothing, so a measurement forces the exits by a schedule. Knows nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .block import BlockShape, LayerWeights
+from .cache import SharedCache
+from .errors import SettingsError
+from .kernels.base import QuantMatrix
+from .kernels.choose import Chooser, KernelPlan
+from .model import ModelInfo, RiverModel
+from .quantize import check_group
+from .settings import LoadSettings, QuantSpec
+
+CODES_DEVIATION = math.sqrt((16**2 - 1) / 12)  # of whole numbers 0..15, equally likely
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class ShapeSpec:
+    """A model's sizes: `block` as in block.py, L layers, V rows of the vocabulary."""
+
+    name: str
+    block: BlockShape
+    layers: int
+    vocab: int
+    tied: bool
+    rope_theta: float
+
+
+def _block(hidden: int, heads: int, kv_heads: int, head_dim: int, ffn: int) -> BlockShape:
+    return BlockShape(hidden, heads, kv_heads, head_dim, ffn, eps=1e-5)
+
+
+SHAPES: dict[str, ShapeSpec] = {
+    spec.name: spec
+    for spec in (
+        ShapeSpec("smollm2-135m", _block(576, 9, 3, 64, 1536), 30, 49152, True, 100_000.0),
+        ShapeSpec("llama-3.2-1b", _block(2048, 32, 8, 64, 8192), 16, 128256, True, 500_000.0),
+        ShapeSpec("tiny", _block(128, 4, 2, 32, 256), 8, 512, True, 10_000.0),
+    )
+}
+
+
+def find_shape(name: str) -> ShapeSpec:
+    """The shape called `name`; raises SettingsError with the known names."""
+    if name not in SHAPES:
+        raise SettingsError(f"unknown shape {name!r}; known are {', '.join(SHAPES)}.")
+    return SHAPES[name]
+
+
+def plan_kernels(
+    shape: BlockShape,
+    layers: int,
+    vocab: int,
+    device: torch.device,
+    settings: LoadSettings,
+    *,
+    store: Path | None = None,
+) -> KernelPlan:
+    """Choose the kernels of a model of this shape (kernels/choose.py), weighed by a token's reads.
+
+    `settings` gives dtype and river. What `store` holds is recalled, anything else is measured;
+    with None nothing is remembered. Raises KernelUnavailable where the dtype cannot run.
+    """
+    dense: dict[tuple[int, int], int] = {}
+    for size in shape.matrices.values():
+        dense[size] = dense.get(size, 0) + layers
+    coded = dict(dense) if settings.river.bits != 16 else {}
+    head = (vocab, shape.hidden)
+    dense[head] = dense.get(head, 0) + 1
+    chooser = Chooser(device, settings.river.group_size, store)
+    return chooser.plan(dense, coded, settings.dtype)
+
+
+def random_model(
+    shape: str | ShapeSpec,
+    *,
+    device: torch.device = CPU,
+    dtype: str = "auto",
+    river: QuantSpec | None = None,
+    entry_layer: int = 2,
+    capacity: int = 512,
+    seed: int = 0,
+    store: Path | None = None,
+) -> RiverModel:
+    """A model of random weights on `device`, without a tokenizer and without stop ids.
+
+    `shape` is a name of SHAPES or a ShapeSpec; `dtype`, `river`, `entry_layer` and `capacity` mean
+    what they mean to `load`; the same `seed` gives the same weights on the same kind of device.
+    `store`: see `plan_kernels`. Raises SettingsError or KernelUnavailable (both RiverError).
+    """
+    spec = find_shape(shape) if isinstance(shape, str) else shape
+    settings = LoadSettings(
+        dtype=dtype, river=river or QuantSpec(), entry_layer=entry_layer, capacity=capacity
+    )
+    if entry_layer > spec.layers:
+        raise SettingsError(f"entry_layer is {entry_layer}, but {spec.name} has {spec.layers}.")
+    for name, (_, columns) in spec.block.matrices.items():
+        check_group(settings.river, name, columns)
+    plan = plan_kernels(spec.block, spec.layers, spec.vocab, device, settings, store=store)
+    return _Maker(spec, settings, plan, device, seed).model(capacity)
+
+
+def plain_rope(
+    theta: float, head_dim: int, capacity: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines fp32 [capacity, head_dim] of unscaled RoPE with base `theta`."""
+    frequency = theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
+    angle = torch.outer(torch.arange(capacity, device=device).float(), frequency)
+    both = torch.cat([angle, angle], dim=-1)
+    return both.cos(), both.sin()
+
+
+class _Maker:
+    """Draws one model: weights ~ N(0, 1 / sqrt(K)), norms U(0.5, 1.5), codes 0..15."""
+
+    def __init__(
+        self,
+        spec: ShapeSpec,
+        settings: LoadSettings,
+        plan: KernelPlan,
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        self.spec, self.settings, self.plan, self.device = spec, settings, plan, device
+        self.seed = seed
+        self.random = self._generator(0)
+
+    def model(self, capacity: int) -> RiverModel:
+        """Everything put together, the twins from the entry layer on."""
+        spec, shape = self.spec, self.spec.block
+        size = (spec.vocab, shape.hidden)
+        embedding = self._weight(size)
+        head = self.plan.make_dense(embedding if spec.tied else self._weight(size))
+        backbone = [self._layer() for _ in range(spec.layers)]
+        first = self.settings.entry_layer
+        river: list[LayerWeights | None] = [None] * (first - 1)
+        river += [self._twin(layer, backbone) for layer in range(first, spec.layers + 1)]
+        heads = (shape.kv_heads, shape.head_dim)
+        return RiverModel(
+            info=self._info(),
+            shape=shape,
+            embedding=embedding,
+            backbone=backbone,
+            river=river,
+            final_norm=self._norm(),
+            head=head,
+            rope=plain_rope(spec.rope_theta, shape.head_dim, capacity, self.device),
+            cache=SharedCache(spec.layers, capacity, heads, self.plan.dtype, self.device),
+            tokenizer=None,
+            eos_ids=(),
+            build_twin=lambda layer: self._twin(layer, backbone),
+        )
+
+    def _info(self) -> ModelInfo:
+        return ModelInfo(
+            name=f"random {self.spec.name}",
+            origin=f"random weights at the shape of {self.spec.name}",
+            revision=None,
+            path=None,
+            quant=self.settings.river,
+            entry_layer=self.settings.entry_layer,
+            default_threshold=0.5,
+            kernels=self.plan.shown(),
+            notes=(*self.plan.notes, "random weights: force the exits, similarities mean nothing."),
+        )
+
+    def _generator(self, number: int) -> torch.Generator:
+        return torch.Generator(self.device).manual_seed(self.seed * 10_000 + number)
+
+    def _weight(self, size: tuple[int, int]) -> Tensor:
+        weight = torch.randn(size, generator=self.random, device=self.device, dtype=self.plan.dtype)
+        return weight.mul_(size[1] ** -0.5)
+
+    def _norm(self) -> Tensor:
+        size = (self.spec.block.hidden,)
+        return torch.rand(size, generator=self.random, device=self.device) + 0.5
+
+    def _layer(self) -> LayerWeights:
+        sizes = self.spec.block.matrices
+        linears = {name: self.plan.make_dense(self._weight(size)) for name, size in sizes.items()}
+        return LayerWeights(attn_norm=self._norm(), ffn_norm=self._norm(), **linears)
+
+    def _twin(self, layer: int, backbone: list[LayerWeights]) -> LayerWeights:
+        """The river's 1-based `layer`: random codes, or the backbone's own layer in 16 bits."""
+        own = backbone[layer - 1]
+        if self.settings.river.bits == 16:
+            return own
+        random = self._generator(layer)
+        sizes = self.spec.block.matrices
+        linears = {n: self.plan.make_int4(self._codes(size, random)) for n, size in sizes.items()}
+        return LayerWeights(attn_norm=own.attn_norm, ffn_norm=own.ffn_norm, **linears)
+
+    def _codes(self, size: tuple[int, int], random: torch.Generator) -> QuantMatrix:
+        """Codes uint8 [N, K] whose weights spread as the backbone's do."""
+        n, k = size
+        group, device = self.settings.river.group_size, self.device
+        codes = torch.randint(0, 16, (n, k), generator=random, device=device, dtype=torch.uint8)
+        spread = torch.rand(2, n, k // group, generator=random, device=device)
+        scale = (0.8 + 0.4 * spread[0]) / (CODES_DEVIATION * math.sqrt(k))
+        return QuantMatrix(codes, scale, 7.0 + spread[1], group)

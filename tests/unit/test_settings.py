@@ -1,0 +1,84 @@
+"""Bad settings are one sentence that names the setting and the value."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from river_core.errors import RiverError, SettingsError
+from river_core.settings import DecodeSettings, LoadSettings, QuantSpec
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"threshold": math.nan},
+        {"threshold": 5},
+        {"threshold": -1.01},
+        {"threshold": "auto"},
+        {"threshold": True},
+        {"max_new_tokens": 0},
+        {"max_new_tokens": 1.5},
+        {"temperature": -1},
+        {"temperature": math.inf},
+        {"top_p": 0},
+        {"top_p": 1.1},
+        {"seed": -1},
+        {"seed": "1"},
+        {"chat": 1},
+        {"stop": ("",)},
+        {"stop": 3},
+        {"options": [1]},
+        {"exit": "entropy"},
+        {"head": "lens"},
+        {"prefill": "half"},
+        {"policy": None},
+        {"no_such_setting": 1},
+    ],
+    ids=str,
+)
+def test_bad_decode_settings(bad):
+    with pytest.raises(SettingsError) as caught:
+        DecodeSettings.from_keywords(bad)
+    text = str(caught.value)
+    assert next(iter(bad)) in text
+    assert text.endswith(".")
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"bits": 5}, {"bits": True}, {"group_size": 48}, {"method": "gptq"}, {"options": {"a": 1}}],
+    ids=str,
+)
+def test_bad_quantisation(bad):
+    with pytest.raises(SettingsError):
+        QuantSpec(**bad)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"device": "tpu"},
+        {"device": None},
+        {"dtype": "int8"},
+        {"river": 4},
+        {"entry_layer": 1},
+        {"resident_layers": 4},
+        {"capacity": 0},
+    ],
+    ids=str,
+)
+def test_bad_load_settings(bad):
+    with pytest.raises(SettingsError, match=next(iter(bad))):
+        LoadSettings(**bad)
+
+
+def test_one_stop_string_is_a_list_of_one():
+    assert DecodeSettings(stop="end").stop == ("end",)
+
+
+def test_every_error_is_a_river_error():
+    assert issubclass(SettingsError, RiverError)
+    assert issubclass(SettingsError, ValueError)
