@@ -1,0 +1,242 @@
+"""Made-up runs for the page tests: hostile tokens, split emoji, a long answer, both lanes."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from app.views.run import Lane, ModelCard, Run
+from app.views.snapshot import append, card_view, snapshot
+from app.views.window import Window
+from river_core.errors import SettingsError
+from river_core.records import PromptRecord, RunSummary, TokenRecord
+
+LAYERS = 30
+TAU = 0.98
+HOSTILE = (
+    "${1+1}",
+    "${",
+    "`",
+    "```",
+    "{{value}}",
+    "</script>",
+    "<img src=x onerror=\"window.pwned=1;alert('x')\">",
+    "<script>window.pwned=1</script>",
+    " &lt;b&gt;",
+    "\\u003c",
+    "'\"",
+    "\n",
+    "\n\n",
+    "\t",
+    " ",
+    "   ",
+    " \u05e9\u05dc\u05d5\u05dd",
+    " \u0645\u0631\u062d\u0628\u0627",
+    "\u202eevil\u202c",
+    "\u200b",
+    "\u0301",
+    "\x00",
+    " __proto__",
+    " " + "W" * 180,
+)
+EMOJI = (("", "20f09f"), ("", "8c"), (" \U0001f30a", "8a"))  # one character over three tokens
+EVERY_SOURCE = "b" * 6 + "r" * 5 + "p" * 5 + "m" * 5 + "d" * 5 + "n" * 4  # no policy does this
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+WORDS = _words(
+    "Rain is made up of water , which is a liquid . When it rains , water is collected in a place "
+    "called a river or a lake . This water can come from many things , like a river , a lake , or "
+    "even a small stream . The water can also come from the ground , and"
+)
+OTHER = _words(
+    "Rain is made by water . It 's a big part of the world , and it 's made of water molecules . "
+    "Water molecules are tiny little things , and they 're made up of two parts : one part is "
+    "water and"
+)
+
+
+def spoken(words: list[str]) -> list[tuple[str, str]]:
+    """(text, raw) pairs: words with their leading space, punctuation without."""
+    tight = (".", ",", ":", "'s", "'re")
+    return [((w if i == 0 or w in tight else f" {w}"), "") for i, w in enumerate(words)]
+
+
+def trace(rng: random.Random, exit_layer: int) -> tuple[float, ...]:
+    """Similarities of one pass that left after `exit_layer` at threshold TAU."""
+    values = [rng.uniform(0.1, 0.45), rng.uniform(0.8, 0.9)]
+    values += [rng.uniform(0.88, 0.9795) for _ in range(LAYERS)]
+    values = values[:exit_layer]
+    if 2 < exit_layer < LAYERS:
+        values[-1] = rng.uniform(0.981, 0.99)
+    if exit_layer == LAYERS:
+        values[-1] = rng.uniform(0.7, 0.9)
+    return tuple(values)
+
+
+def token(
+    index: int, text: str, raw: str, exit_layer: int, prompt: int, rng: random.Random
+) -> TokenRecord:
+    """One TokenRecord whose path and KV source are River's."""
+    path = "b" * exit_layer + "r" * (LAYERS - exit_layer)
+    source = EVERY_SOURCE if text == HOSTILE[0] else path
+    return TokenRecord(
+        index=index,
+        position=prompt + index,
+        token_id=abs(hash((text, raw))) % 49152,
+        text=text,
+        exit_layer=exit_layer,
+        forced=False,
+        threshold=TAU,
+        similarities=trace(rng, exit_layer),
+        path=path,
+        kv_source=source,
+        logprob=-0.4,
+        entropy=1.3,
+        alternatives=(
+            (abs(hash((text, raw))) % 49152, text, -0.4),
+            (5, " river", -1.9),
+            (6, HOSTILE[6], -2.6),
+            (7, "\n", -3.4),
+            (8, "\ufffd", -4.0),
+        ),
+        seconds=0.029 * index,
+        raw=raw,
+    )
+
+
+def prompt_record(depth: int) -> PromptRecord:
+    """A chat prompt of eleven tokens, all at `depth`."""
+    texts = ("<|im_start|>", "user", "\n", "Explain", " to", " a", " child", " how", " rain", " is",
+             " made.")  # fmt: skip
+    return PromptRecord(
+        token_ids=tuple(range(len(texts))),
+        texts=texts,
+        exit_layer=depth,
+        similarities=tuple(0.5 for _ in range(depth)),
+        kv_source=("b" * depth + "r" * (LAYERS - depth),) * len(texts),
+        seconds=0.214,
+        chat=True,
+    )
+
+
+def summary(mean: float, rate: float, reason: str = "length") -> RunSummary:
+    """A summary with a memory ledger and kernels."""
+    return RunSummary(
+        stop_reason=reason,
+        prefill_seconds=0.214,
+        decode_seconds=1.9,
+        tokens_per_second=rate,
+        mean_exit_layer=mean,
+        layers_saved=1 - mean / LAYERS,
+        decision_microseconds=41.2 if mean < LAYERS else None,
+        memory={
+            "embedding": 56_623_104, "head": 0, "backbone": 212_000_000, "river": 57_700_000,
+            "norms": 140_000, "kv": 94_371_840, "buffers": 1_048_576,
+        },
+        counters={},
+        kernels={"execution": "eager", "1536x576": "int4 aten", "576x576": "bf16 mkldnn"},
+        device="cpu",
+        versions={"torch": "2.13.0", "river": "0.1.0"},
+    )  # fmt: skip
+
+
+def answers(kind: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """(River's, the backbone's) texts for kind "plain", "hostile" or "long"."""
+    if kind == "hostile":
+        texts = [(t, "") for t in HOSTILE] + list(EMOJI) + [(" end", ""), ("", "")]
+        return texts, [*texts[:5], *spoken(OTHER)]
+    if kind == "long":
+        return spoken(WORDS * 8)[:400], spoken(OTHER * 9)[:400]
+    return spoken(WORDS), spoken(OTHER)
+
+
+class StubSource:
+    """Plays synthetic runs through the interface that the page has to the runner."""
+
+    def __init__(self, pause: float = 0.03) -> None:
+        self.pause = pause
+        self.kind = "plain"
+        self.stopped = threading.Event()
+        self.card = ModelCard(
+            state="ready",
+            message="Ready",
+            name="smollm2-135m-packaged",
+            origin="packaged SmolLM2-135M-Instruct, stored in 4 bits, group 32",
+            device="cpu",
+            num_layers=LAYERS,
+            threshold=TAU,
+            capacity=4096,
+            notes=("no compiler: torch kernels",),
+        )
+
+    def cards(self) -> Iterator[dict[str, Any]]:
+        """Ready at once."""
+        yield card_view(self.card)
+
+    def run(
+        self, prompt: str, threshold: Any, max_new_tokens: Any, session: str
+    ) -> Iterator[dict[str, Any]]:
+        """Snapshots of a made-up run; the prompt "long" or "hostile" chooses the answer."""
+        self.stopped.clear()
+        run = Run(f"run{time.monotonic_ns()}", "prompt", notes=self.card.notes)
+        if not prompt.strip():
+            run.error, run.phase = "prompt is empty; type at least one word.", "failed"
+            yield snapshot(run, self.card)
+            return
+        kind = prompt if prompt in ("long", "hostile") else "plain"
+        rng, window = random.Random(7), Window()
+        for lane, texts in zip(run.lanes, answers(kind), strict=True):
+            lane.num_layers = LAYERS
+            run.phase = lane.phase = "prompt"
+            yield snapshot(run, self.card)
+            deep = lane.name == "backbone"
+            lane.prompt = prompt_record(LAYERS if deep else 5)
+            yield from self._decode(run, lane, texts, rng, window)
+            if self.stopped.is_set():
+                break
+        run.phase = "stopped" if self.stopped.is_set() else "done"
+        yield snapshot(run, self.card)
+
+    def _decode(
+        self,
+        run: Run,
+        lane: Lane,
+        texts: list[tuple[str, str]],
+        rng: random.Random,
+        window: Window,
+    ) -> Iterator[dict[str, Any]]:
+        deep = lane.name == "backbone"
+        run.phase = lane.phase = "decoding"
+        for index, (text, raw) in enumerate(texts):
+            if self.stopped.is_set():
+                break
+            exits = LAYERS if deep else rng.choice((3, 4, 4, 8, 13, 14, 15, 22, 26, 30, 30, 30))
+            append(lane, token(index, text, raw, exits, 11, rng))
+            if index % 5 == 4:
+                time.sleep(self.pause)
+                yield snapshot(run, self.card, window.starts(run.counts))
+        mean = sum(t.exit_layer for t in lane.tokens) / max(1, len(lane.tokens))
+        eos = bool(texts) and texts[-1] == ("", "")
+        lane.summary = summary(mean, 27.1 if deep else 33.9, "eos" if eos else "length")
+        lane.phase = "done"
+
+    def stop(self, session: str) -> None:
+        """Stop the run on show."""
+        self.stopped.set()
+
+    def generate(self, prompt: str, **settings: Any) -> dict[str, Any]:
+        """Echo, or refuse an empty prompt."""
+        if not prompt:
+            raise SettingsError("prompt is empty; type at least one word.")
+        return {"text": prompt, **settings}
+
+    def record(self, run_id: str, lane: str) -> dict[str, Any]:
+        """Echo."""
+        return {"run_id": run_id, "lane": lane}
