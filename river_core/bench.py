@@ -16,10 +16,11 @@ from typing import Any, Protocol
 import torch
 
 from .bandwidth import ReadBytes, read_bandwidth
-from .bench_report import Row
+from .bench_report import KernelTime, Row
 from .decode import generate
 from .errors import SettingsError
-from .kernels.choose import processor
+from .kernels.choose import INT4, KernelPlan
+from .kernels.micro import processor
 from .model import RiverModel
 from .peers import HFGenerate
 from .recorder import versions
@@ -46,6 +47,7 @@ class Sample:
     tokens_per_second: float
     mean_exit_layer: float
     decision_microseconds: float | None = None
+    execution: str = ""  # how the steps ran
 
 
 class Contender(Protocol):
@@ -79,13 +81,17 @@ class Engine:
     settings: Mapping[str, Any]
 
     def run(self, tokens: int) -> Sample:
-        """Decode greedily; a stop id of the model is decoded through."""
-        endless = replace(self.model, eos_ids=())
+        """Decode greedily."""
         settings = {"max_new_tokens": tokens, "full_trace": False, **self.settings}
-        done = generate(endless, list(self.prompt), **settings).summary
+        done = generate(self.model, list(self.prompt), **settings).summary
         assert done.tokens_per_second is not None
         assert done.mean_exit_layer is not None
-        return Sample(done.tokens_per_second, done.mean_exit_layer, done.decision_microseconds)
+        return Sample(
+            done.tokens_per_second,
+            done.mean_exit_layer,
+            done.decision_microseconds,
+            done.kernels["execution"],
+        )
 
     def reads(self) -> ReadBytes:
         """What the model's kernels store."""
@@ -134,8 +140,8 @@ def engines(
 ) -> list[Engine]:
     """Our rows for a prompt of token ids: backbone, full quantization, River per threshold, forced.
 
-    River prefills in full, so that all rows decode over the same prompt's cache but the
-    full-quantization one. Raises SettingsError for fewer than two tokens.
+    River prefills in full, as the backbone does; stop ids are decoded through, so that every row
+    decodes the same number of tokens. Raises SettingsError for fewer than two.
     """
     if tokens < 2:
         raise SettingsError(f"tokens is {tokens}; use 2 or more, the first is not timed.")
@@ -148,7 +154,8 @@ def engines(
     for threshold in thresholds:
         rows[f"River, threshold {threshold:g}"] = {"threshold": threshold, "prefill": "full"}
     rows["River, forced exits"] = {"exit": "schedule", "options": forced, "prefill": "full"}
-    return [Engine(name, model, prompt, settings) for name, settings in rows.items()]
+    endless = replace(model, eos_ids=())
+    return [Engine(name, endless, prompt, settings) for name, settings in rows.items()]
 
 
 def interleave(
@@ -176,12 +183,22 @@ def _tell(say: Say | None, text: str, share: float) -> None:
         say(text, share)
 
 
-def rows(contenders: Sequence[Contender], samples: Mapping[str, Sequence[Sample]]) -> list[Row]:
-    """One row per contender; the first Peer, if there is one, is the peer of the ratios."""
+def rows(
+    contenders: Sequence[Contender],
+    samples: Mapping[str, Sequence[Sample]],
+    read: float | None = None,
+) -> list[Row]:
+    """One row per contender; the first Peer, if there is one, is the peer of the ratios.
+
+    `read` is the read bandwidth in GB/s, of which the rows give their share.
+    """
     base = next(c for c in contenders if c.name == BASELINE)
     full = base.reads().at(base.reads().layers)
     peer = next((samples[c.name] for c in contenders if isinstance(c, Peer)), None)
-    return [_row(c, samples, full, peer) for c in contenders]
+    found = [_row(c, samples, full, peer) for c in contenders]
+    if read is None:
+        return found
+    return [replace(row, share_of_read=row.gigabytes_per_second / read) for row in found]
 
 
 def _row(
@@ -208,7 +225,7 @@ def _row(
         to_backbone=_ratio(own, samples[BASELINE]),
         to_peer=None if peer is None else _ratio(own, peer),
         decision_microseconds=median(decisions) if decisions else None,
-        kernels=contender.kernels(exit_layer),
+        kernels=": ".join(filter(None, [own[-1].execution, contender.kernels(exit_layer)])),
         rounds=len(own),
     )
 
@@ -237,7 +254,7 @@ def measure(
     samples = interleave(contenders, tokens, rounds, say)
     after = read_bandwidth(device)
     facts = {"tokens": tokens, "rounds": rounds, "read_gigabytes_per_second": [before, after]}
-    return {**header, **facts}, rows(contenders, samples)
+    return {**header, **facts}, rows(contenders, samples, (before + after) / 2)
 
 
 def header(model: RiverModel, prompt_tokens: int, peer: HFGenerate | None) -> dict[str, Any]:
@@ -258,3 +275,14 @@ def header(model: RiverModel, prompt_tokens: int, peer: HFGenerate | None) -> di
         "kernels": dict(info.kernels),
         "notes": list(info.notes),
     }
+
+
+def kernel_times(plan: KernelPlan) -> list[KernelTime]:
+    """Every kernel that the micro-test timed, by kind and shape, fastest first."""
+    shown, found = plan.shown(), []
+    for key, microseconds in plan.microseconds.items():
+        kernel, shape = key.rsplit(" ", 1)
+        kind = "int4" if kernel in INT4 else "dense"
+        chosen = shown.get(f"{shape} {kind}") == kernel
+        found.append(KernelTime(shape, kind, kernel, microseconds, chosen))
+    return sorted(found, key=lambda t: (t.kind, t.shape, t.microseconds))

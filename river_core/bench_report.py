@@ -1,4 +1,4 @@
-"""What a benchmark found, as rows, JSON Lines and text. Measures nothing."""
+"""What a benchmark found, as rows, JSON Lines and text. Measures nothing; no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from .errors import SettingsError
-from .kernels.choose import INT4, KernelPlan
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class Row:
     decision_microseconds: float | None
     kernels: str
     rounds: int
+    share_of_read: float | None = None  # of the read bandwidth measured in the same run
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,6 @@ class KernelTime:
     kernel: str
     microseconds: float
     chosen: bool
-
-
-def kernel_times(plan: KernelPlan) -> list[KernelTime]:
-    """Every kernel that the micro-test timed, by kind and shape, fastest first."""
-    shown, found = plan.shown(), []
-    for key, microseconds in plan.microseconds.items():
-        kernel, shape = key.rsplit(" ", 1)
-        kind = "int4" if kernel in INT4 else "dense"
-        chosen = shown.get(f"{shape} {kind}") == kernel
-        found.append(KernelTime(shape, kind, kernel, microseconds, chosen))
-    return sorted(found, key=lambda t: (t.kind, t.shape, t.microseconds))
 
 
 @dataclass(frozen=True)
@@ -92,7 +81,7 @@ class Report:
 
 def row_table(rows: Iterable[Row]) -> Iterator[str]:
     """One line per contender below a line of column names."""
-    columns = ("", "tok/s", "min..max", "ms/token", "exit layer", "MB/token", "GB/s", "byte bound")
+    columns = ("", "tok/s", "min..max", "ms/token", "exit layer", "MB/token", "GB/s", "of read")
     cells = [
         (
             row.name,
@@ -102,6 +91,7 @@ def row_table(rows: Iterable[Row]) -> Iterator[str]:
             f"{row.mean_exit_layer:.2f}",
             f"{row.bytes_per_token / 1e6:.1f}",
             f"{row.gigabytes_per_second:.1f}",
+            "-" if row.share_of_read is None else f"{row.share_of_read:.2f}",
             f"{row.byte_bound:.2f}",
             f"{row.to_backbone:.2f}",
             "-" if row.to_peer is None else f"{row.to_peer:.2f}",
@@ -109,7 +99,7 @@ def row_table(rows: Iterable[Row]) -> Iterator[str]:
         )
         for row in rows
     ]
-    return table((*columns, "x backbone", "x peer", "kernels"), cells)
+    return table((*columns, "byte bound", "x backbone", "x peer", "kernels"), cells)
 
 
 def _kernel_table(kernels: Iterable[KernelTime]) -> Iterator[str]:

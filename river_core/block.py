@@ -126,5 +126,5 @@ def run_block(
 def similarity(before: Tensor, after: Tensor) -> Tensor:
     """Cosine of a layer's input and output, fp32 [R, d] each -> [R], clamped (paper Eq. 1)."""
     dot = (before * after).sum(-1)
-    norms = before.norm(dim=-1) * after.norm(dim=-1)
-    return (dot / norms).clamp(-1.0, 1.0)
+    norms = torch.linalg.vector_norm(before, dim=-1) * torch.linalg.vector_norm(after, dim=-1)
+    return torch.clamp(dot / norms, -1.0, 1.0)

@@ -100,12 +100,13 @@ def _contenders(args: argparse.Namespace, model: Any) -> tuple[list[Any], dict[s
             raise SettingsError("this model has no folder for Hugging Face; use --no-peer.")
         peer = HFGenerate(model.path, args.peer_dtype, args.threads, model.device)
         rows.insert(0, bench.Peer(f"{peer.name}, {args.peer_dtype}", peer, model, ids))
-    return rows, bench.header(model, len(ids), peer)
+    head = {**bench.header(model, len(ids), peer), "prompt": args.prompt}
+    return rows, {**head, "mean_exit": args.mean_exit}
 
 
 def _kernel_times(args: argparse.Namespace, model: Any) -> list[Any]:
     """The micro-test's times, recalled from where loading keeps them."""
-    from .bench_report import kernel_times
+    from .bench import kernel_times
     from .cache_paths import cache_root
     from .random_model import plan_kernels
     from .settings import LoadSettings
@@ -125,7 +126,7 @@ def _gpu_report(args: argparse.Namespace) -> int:
         results = gpu_report.collect(args.dry_run, args.item_seconds, progress)
     finally:
         progress.done()
-    text = "\n".join(gpu_report.text(results))
+    text = "\n".join(gpu_report.text(results, args.dry_run))
     if args.save is not None:
         gpu_report.save(Path(args.save), results, text)
     print("\n".join(map(json.dumps, gpu_report.lines(results))) if args.json else text)

@@ -8,7 +8,7 @@ is refused before the first pass.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -91,13 +91,12 @@ class RunStream(Iterator[Record]):
         self._model, self._ids, self._settings, self._plan = model, ids, settings, plan
         self._new = new
         self._control = control if control is not None else Control()
-        self._default = settings.threshold
-        if self._default is None:
-            self._default = model.info.default_threshold
+        own = settings.threshold
+        self._threshold = model.info.default_threshold if own is None else own
         self._engine = open_execution(model)
         self._actions = {"b": self._engine.backbone, "r": self._engine.river}
         self._log = Recorder(model, settings, plan, self._engine.name, chat)
-        self.header = self._log.header(self._forced is not None, model.info.notes)
+        self.header = self._log.header(self._threshold, self._forced is not None)
         self._got: list[Record] = []
         self._logits: list[Tensor] = []
         self._iterator = self._records()
@@ -135,7 +134,7 @@ class RunStream(Iterator[Record]):
             logits=torch.stack(self._logits) if self._logits else None,
         )
 
-    def _records(self) -> Iterator[Record]:
+    def _records(self) -> Generator[Record, None, None]:
         model = self._model
         if self._plan.full_river:
             model.ensure_full_river()
@@ -177,8 +176,7 @@ class RunStream(Iterator[Record]):
 
     def _open(self, rows: Rows, index: int) -> Pass:
         live = self._control.threshold
-        threshold = self._default if live is None else live
-        assert threshold is not None
+        threshold = self._threshold if live is None else live
         parts = dict.fromkeys(PARTS, 0.0) if self._settings.profile else None
         return Pass(index, rows, threshold, parts=parts)
 
@@ -191,7 +189,7 @@ class RunStream(Iterator[Record]):
         engine.start(now.rows)
         left = may_leave and self._plan.full_river and self._leaves(now, 0)
         first_exit, last = model.info.entry_layer - 1, model.num_layers
-        letters = []
+        letters: list[str] = []
         for layer in range(1, last + 1):
             if self._control.cancelled and (now.index == 0 or layer == 1):
                 now.path = "".join(letters)

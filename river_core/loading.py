@@ -185,7 +185,7 @@ class _Loader:
             for fused, parts in self._parts(layer):
                 expected |= set(parts)
                 joined = torch.cat(list(parts.values()))
-                digest.update(joined.cpu().contiguous().view(torch.uint8).numpy())
+                digest.update(joined.cpu().contiguous().view(torch.uint8).numpy().data)
                 linears[fused] = self.plan.make_dense(joined)
             names = [TENSOR_NAMES.attn_norm, TENSOR_NAMES.ffn_norm]
             names = [name.format(layer=layer - 1) for name in names]

@@ -58,10 +58,11 @@ class Recorder:
     chat: bool = False
     passes: list[tuple[int, list[float]]] = field(default_factory=list)
 
-    def header(self, forced: bool, notes: Sequence[str] = ()) -> RunHeader:
+    def header(self, threshold: float, forced: bool) -> RunHeader:
         """First line of the run's file."""
         info = self.model.info
         settings = asdict(self.settings) | {
+            "threshold": threshold,
             "exit": self.plan.exit_name,
             "head": self.plan.head,
             "prefill": self.plan.prefill,
@@ -80,7 +81,7 @@ class Recorder:
             seed=self.settings.seed,
             kernels=self.kernels,
             forced_tokens=forced,
-            notes=tuple(notes),
+            notes=info.notes,
         )
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -263,7 +263,7 @@ def _read_trace(obj: dict[str, Any]) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(row) for row in obj["similarities"])
 
 
-_READERS = {
+_READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "header": _read_header,
     "prompt": _read_prompt,
     "token": _read_token,

@@ -149,7 +149,7 @@ def load_lines(path: Path) -> tuple[dict[str, Any], list[Row]]:
 
 
 def _rounded(row: Row) -> Row:
-    numbers = {
+    numbers: dict[str, Any] = {
         name: round(value, 6) for name, value in vars(row).items() if isinstance(value, float)
     }
     return replace(row, **numbers)

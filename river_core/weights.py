@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -23,7 +24,7 @@ class Weights:
     def __post_init__(self) -> None:
         from safetensors import SafetensorError, safe_open
 
-        self._files = {}
+        self._files: dict[str, Any] = {}
         for path in sorted(self.folder.glob("*.safetensors")):
             try:
                 file = safe_open(path, framework="pt")

@@ -7,12 +7,10 @@ it changes only for more than 10 % (records.md, Repeatability). Knows shapes, no
 from __future__ import annotations
 
 import json
-import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -20,6 +18,7 @@ from torch import Tensor
 
 from ..errors import KernelUnavailable
 from .base import Linear, QuantMatrix
+from .micro import processor, random_matrix, random_weight, time_kernel
 from .native import NativeDense, NativeInt4, load_library
 from .torch_dense import MkldnnDense, TorchDense
 from .torch_int4 import AtenInt4, TinygemmInt4
@@ -40,7 +39,6 @@ DEQUANTISED = "dequantised"  # fp32 mode (exact), or where no int4 kernel runs: 
 FUSED = "native"  # these kernels also run as one fused call per layer (execution/native.py) ...
 FUSED_WITHIN = 1.25  # ... which is worth more than this much lost on the products alone
 KEEP_WITHIN = 1.10
-COLD_BYTES = 48 << 20  # more than the caches that decode streams through
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,7 @@ class Chooser:
         dtype = DTYPES[short]
 
         def build(name: str, seed: int) -> Linear:
-            weight = _random_weight(shape, seed).to(self.device, dtype)
+            weight = random_weight(shape, seed).to(self.device, dtype)
             return DENSE[name.rsplit("-", 1)[0]](weight)
 
         names = [f"{kind}-{short}" for kind in kinds]
@@ -218,7 +216,7 @@ class Chooser:
         full = self._full_key(key)
         row = self._store.rows.get(full)
         best = min(costs, key=lambda name: costs[name])
-        stored = row.get("choice") if isinstance(row, dict) else None
+        stored = str(row.get("choice")) if isinstance(row, dict) else ""
         if stored in costs and costs[stored] <= KEEP_WITHIN * costs[best]:
             best = stored
         entry = {"choice": best, "candidates": names, "microseconds": dict(costs)}
@@ -237,69 +235,3 @@ def _pick(
         if spent[0] <= FUSED_WITHIN * spent[1]:
             return fused
     return best
-
-
-def random_matrix(shape: Shape, group: int, seed: int) -> QuantMatrix:
-    """A quantised matrix [N, K] of random codes with plausible scales, for timing and shapes."""
-    n, k = shape
-    generator = torch.Generator().manual_seed(seed)
-    codes = torch.randint(0, 16, (n, k), dtype=torch.uint8, generator=generator)
-    scale = torch.rand(n, k // group, generator=generator) * 0.01 + 0.005
-    zero = torch.rand(n, k // group, generator=generator) * 4 + 6
-    return QuantMatrix(codes, scale, zero, group)
-
-
-def _random_weight(shape: Shape, seed: int) -> Tensor:
-    n, k = shape
-    rows = torch.randn(min(n, 1024), k, generator=torch.Generator().manual_seed(seed))
-    return rows.repeat(-(-n // rows.shape[0]), 1)[:n] * 0.05
-
-
-def time_kernel(build: Callable[[int], Linear], shape: Shape, device: torch.device) -> float:
-    """Median microseconds of one-row products with cold weights, after checking the result.
-
-    Raises KernelUnavailable where the kernel cannot be built or disagrees with its own weights.
-    """
-    n, k = shape
-    copies = max(2, min(24, COLD_BYTES // (2 * n * k)))
-    kernels = [build(seed) for seed in range(copies)]
-    x = torch.randn(1, k, generator=torch.Generator().manual_seed(7)).to(device)
-    verify(kernels[0], x)
-    spent: list[float] = []
-    for _ in range(3):
-        for kernel in kernels:
-            _settle(device)
-            start = time.perf_counter()
-            kernel(x)
-            _settle(device)
-            spent.append(time.perf_counter() - start)
-    return round(median(spent[copies:]) * 1e6, 2)
-
-
-def verify(kernel: Linear, x: Tensor) -> None:
-    """Hold a kernel to the plain fp32 product of the weights it says it computes with."""
-    expected = x @ kernel.dense().t()
-    error = (kernel(x) - expected).norm() / expected.norm()
-    if not error < 0.02:
-        raise KernelUnavailable(
-            f"{kernel.name} is off by {float(error):.3f} on {kernel.shape} and is not used."
-        )
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def processor(device: torch.device) -> str:
-    """A short name of the processor that kernels run on, for keys and for the page."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                name = line.split(":", 1)[1].strip()
-                break
-    return f"{name} ({torch.backends.cpu.get_cpu_capability()})"

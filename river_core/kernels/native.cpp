@@ -86,10 +86,15 @@ static void attend(const float* q, const T* k, const T* v, int64_t stride, int64
         float p[block];
         for (int j = 0; j < block; j++) p[j] = -INFINITY;
         f32x8 most = all(top), sums = {};
-        for (int j = 0; j < n; j++) {
-            f32x8 s = {};
-            for (int64_t d = 0; d < dim; d += 8) s += load<f32x8>(q + d) * widen(k + j * stride + d);
-            p[j] = sum(s) * scale;
+        for (int j = 0; j < n; j += 4) {
+            f32x8 s[4] = {};
+            int last = n - j < 4 ? n - j - 1 : 3;  // rows beyond it may hold anything
+            const T* at[4];
+            for (int r = 0; r < 4; r++) at[r] = k + (j + (r < last ? r : last)) * stride;
+            for (int64_t d = 0; d < dim; d += 8)
+                for (int r = 0; r < 4; r++) s[r] += load<f32x8>(q + d) * widen(at[r] + d);
+            f32x4 four = sum4(s) * scale;
+            memcpy(p + j, &four, (last + 1) * sizeof(float));
         }
         for (int j = 0; j < n; j += 8) most = larger(load<f32x8>(p + j), most);
         float now = largest(most), keep = exp8(all(top - now))[0];

@@ -31,7 +31,22 @@ template <class V> static inline V load(const void* p) { V v; memcpy(&v, p, size
 template <class V> static inline void store(void* p, V v) { memcpy(p, &v, sizeof v); }
 static inline f32x8 all(float x) { return f32x8{x, x, x, x, x, x, x, x}; }
 static inline float sum(f32x8 a) {
+#if defined(__AVX2__)
+    __m128 s = _mm256_castps256_ps128((__m256)a) + _mm256_extractf128_ps((__m256)a, 1);
+    s += _mm_movehl_ps(s, s);
+    return _mm_cvtss_f32(s + _mm_movehdup_ps(s));
+#else
     return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]));
+#endif
+}
+static inline f32x4 sum4(const f32x8* a) {  // the sums of four
+#if defined(__AVX2__)
+    __m256 ab = _mm256_hadd_ps((__m256)a[0], (__m256)a[1]);
+    __m256 all4 = _mm256_hadd_ps(ab, _mm256_hadd_ps((__m256)a[2], (__m256)a[3]));
+    return (f32x4)(_mm256_castps256_ps128(all4) + _mm256_extractf128_ps(all4, 1));
+#else
+    return f32x4{sum(a[0]), sum(a[1]), sum(a[2]), sum(a[3])};
+#endif
 }
 static inline f32x8 larger(f32x8 a, f32x8 b) { return a > b ? a : b; }
 static inline float largest(f32x8 a) {
@@ -208,7 +223,8 @@ static void int4_rows(const Matrix& m, const Input& in, int64_t from, int64_t to
                 acc[r] += f32x8{a, a, a, a, b, b, b, b} * __builtin_convertvector(d, f32x8);
             }
         }
-        for (int r = 0; r < 4 && n + r < m.rows; r++) y[n + r] = sum(acc[r]) - offset[r];
+        offset = sum4(acc) - offset;
+        memcpy(y + n, &offset, (m.rows - n < 4 ? m.rows - n : 4) * sizeof(float));
     }
 }
 static void rows(const Matrix& m, const Input& in, int64_t from, int64_t to, float* y) {

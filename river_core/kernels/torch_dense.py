@@ -65,7 +65,8 @@ class MkldnnDense:
 
     def __call__(self, x: Tensor) -> Tensor:
         linear = torch.ops.mkldnn._linear_pointwise
-        return linear(x.to(self.dtype), self.packed, None, "none", [], "").float()
+        result: Tensor = linear(x.to(self.dtype), self.packed, None, "none", [], "")
+        return result.float()
 
     def dense(self) -> Tensor:
         """The weight, fp32 [N, K], read back through the kernel itself."""

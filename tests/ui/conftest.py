@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from app.theme import launch_options
+from app.ui import build
+from tests.ui.synthetic import StubSource
+
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -75,3 +79,15 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     for context in contexts:
         context.close()
     assert (watch.errors, watch.dialogs, watch.strangers) == ([], [], [])
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[str, StubSource]]:
+    """The real page over the stub source, in this process."""
+    source = StubSource()
+    page = build(source)
+    _, url, _ = page.launch(
+        prevent_thread_lock=True, run_history=False, ssr_mode=False, quiet=True, **launch_options()
+    )
+    yield url, source
+    page.close()

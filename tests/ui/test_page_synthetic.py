@@ -1,39 +1,17 @@
-"""The page over made-up runs: hostile text, keyboard, pins, themes, phone width, accessibility."""
+"""The page over made-up runs: hostile text, cells, keyboard, pins, stop, bad input."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from app.theme import launch_options
-from app.ui import build
-from tests.ui.synthetic import EVERY_SOURCE, HOSTILE, StubSource, answers
+from tests.ui.driving import run_to_end
+from tests.ui.synthetic import EVERY_SOURCE, HOSTILE, answers
 
 OpenPage = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[tuple[str, StubSource]]:
-    """The real page over the stub source, in this process."""
-    source = StubSource()
-    page = build(source)
-    _, url, _ = page.launch(
-        prevent_thread_lock=True, run_history=False, ssr_mode=False, quiet=True, **launch_options()
-    )
-    yield url, source
-    page.close()
-
-
-def run_to_end(page: Page, prompt: str = "plain") -> None:
-    page.fill("#prompt textarea", prompt)
-    page.click("#run")
-    page.wait_for_function("document.body.dataset.phase === 'done'", timeout=30_000)
-    expect(page.locator("#status")).to_have_text("Done")
 
 
 def texts(page: Page, lane: str) -> list[str]:
@@ -223,19 +201,6 @@ def test_bad_input_is_told_beside_the_prompt(open_page: OpenPage, served: Any) -
     expect(alert).to_have_count(0)
 
 
-def test_the_live_line_is_polite_and_seldom(open_page: OpenPage, served: Any) -> None:
-    page = open_page(served[0])
-    page.evaluate(
-        """() => { window.spoken = []; const line = document.querySelector('.sr[aria-live=polite]');
-        new MutationObserver(() => spoken.push(line.textContent)).observe(line,
-        {childList: true, characterData: true, subtree: true}); }"""
-    )
-    run_to_end(page)
-    spoken = page.evaluate("spoken")
-    assert len(spoken) <= 8
-    assert spoken[-1] == "Done: 60 tokens from River, 44 from the backbone."
-
-
 def test_legend_entries_filter(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page)
@@ -248,47 +213,19 @@ def test_legend_entries_filter(open_page: OpenPage, served: Any) -> None:
     assert page.locator(".tok.faded").count() == 0
 
 
-@pytest.mark.parametrize("width", [360, 400, 768])
-def test_narrow_screens_do_not_scroll_sideways(
-    open_page: OpenPage, served: Any, width: int
-) -> None:
-    page = open_page(served[0], width=width)
-    run_to_end(page, "hostile")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_no_serious_accessibility_violation(open_page: OpenPage, served: Any, theme: str) -> None:
-    page = open_page(served[0], theme=theme)
-    assert serious(page) == []
-    run_to_end(page, "hostile")
-    page.locator(".table-box summary").click()
-    page.locator(".prompt-box summary").click()
-    assert serious(page) == []
-
-
-def serious(page: Page) -> list[str]:
-    found = Axe().run(page).response["violations"]
-    return [
-        f"{v['id']}: {[n['html'][:120] for n in v['nodes']][:3]}"
-        for v in found
-        if v["impact"] in ("serious", "critical")
-    ]
-
-
-def test_the_browsers_preference_chooses_the_theme(open_page: OpenPage, served: Any) -> None:
-    colours = []
-    for scheme in ("light", "dark"):
-        page = open_page(served[0], color_scheme=scheme)
-        colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert colours == ["rgb(255, 255, 255)", "rgb(20, 20, 22)"]
-
-
-def test_forced_colours_keep_frames_and_bars(open_page: OpenPage, served: Any) -> None:
-    page = open_page(served[0], forced_colors="active", reduced_motion="reduce")
-    run_to_end(page)
-    cell = page.locator(".lane-river .tok").first
-    assert cell.evaluate("c => parseFloat(getComputedStyle(c).borderTopWidth)") >= 1
-    assert cell.locator(".bar").evaluate("b => getComputedStyle(b).borderBottomStyle") == "solid"
-    moving = "document.getAnimations().filter(a => a.effect.target.closest('.rv')).length"
-    assert page.evaluate(moving) == 0
+def test_run_pressed_twice_changes_nothing(open_page: OpenPage, served: Any) -> None:
+    url, source = served
+    page = open_page(url)
+    source.pause = 0.1
+    page.fill("#prompt textarea", "long")
+    page.click("#run")
+    page.wait_for_function("document.querySelectorAll('.lane-river .tok').length > 10")
+    run = page.locator("#rv-lanes [data-run]").get_attribute("data-run")
+    page.click("#run")
+    page.locator("#prompt textarea").press("Enter")
+    page.wait_for_timeout(400)
+    assert page.locator(".lane-river .tok").count() > 10
+    assert page.locator("#rv-lanes [data-run]").get_attribute("data-run") == run
+    page.click("#stop")
+    expect(page.locator("#status")).to_have_text("Stopped")
+    source.pause = 0.03

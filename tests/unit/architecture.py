@@ -24,7 +24,13 @@ _CORE: Rows = (
     ("errors.py", "version.py", "cache_paths.py"),
     ("settings.py", "records.py"),
     ("cache.py", "sampling.py", "metrics.py", "text.py"),
-    ("kernels/base.py", "kernels/*.py", "kernels/choose.py", "kernels/__init__.py"),
+    (
+        "kernels/base.py",
+        "kernels/*.py",
+        "kernels/micro.py",
+        "kernels/choose.py",
+        "kernels/__init__.py",
+    ),
     ("block.py",),
     ("quantize.py", "weights.py", "calibration_store.py", "model.py", "random_model.py"),
     (

@@ -9,7 +9,8 @@ import torch
 
 from river_core.errors import KernelUnavailable
 from river_core.kernels.base import Linear, QuantMatrix
-from river_core.kernels.choose import DEQUANTISED, Chooser, _pick, random_matrix, verify
+from river_core.kernels.choose import DEQUANTISED, Chooser, _pick
+from river_core.kernels.micro import random_matrix, verify
 from river_core.kernels.reference import ReferenceDense
 from river_core.kernels.torch_dense import MkldnnDense, TorchDense
 from river_core.kernels.torch_int4 import AtenInt4

@@ -1,0 +1,47 @@
+"""Start River's page: `python app.py [--model NAME] [--host H] [--port P] [--device D]`."""
+
+from __future__ import annotations
+
+import argparse
+
+from app.runner import Runner
+from app.theme import launch_options
+from app.ui import build
+
+
+def options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line, parsed."""
+    parser = argparse.ArgumentParser(description="Show which layers each token skips.")
+    parser.add_argument(
+        "--model",
+        default="smollm2-135m",
+        help="a name, hub id, folder or .gguf file (default: %(default)s)",
+    )
+    parser.add_argument("--host", default=None, help="address to listen on (default: this machine)")
+    parser.add_argument("--port", type=int, default=None, help="port (default: the first free)")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Serve the page at once and load the model meanwhile."""
+    chosen = options()
+    runner = Runner(chosen.model, chosen.device)
+    page = build(runner)
+    runner.start()
+    try:
+        page.launch(
+            server_name=chosen.host,
+            server_port=chosen.port,
+            show_error=True,
+            run_history=False,
+            ssr_mode=False,
+            footer_links=["api"],
+            **launch_options(),
+        )
+    finally:
+        runner.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""River's web app: views (pure), runner (decodes), ui and theme (layout)."""

@@ -1,0 +1,277 @@
+"""The only app file that loads and decodes: one model, one worker thread, one run at a time.
+
+A page's run is a job for the worker; the page's generator only looks at it a few times a second.
+Jobs wait in order, so River and the backbone, and two people's runs, never compute together.
+`lock` guards what worker and generators share. River and backbone lanes of a job follow one
+another.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import river_core
+from river_core.errors import RiverError
+from river_core.records import PromptRecord, RunRecord, RunSummary, TokenRecord
+from river_core.settings import DecodeSettings
+
+from .views.record import record_json
+from .views.run import Lane, ModelCard, Run
+from .views.snapshot import append, card_view, snapshot
+from .views.window import Window
+from .views.wording import say
+
+INTERVAL = 0.11  # seconds between snapshots: 8 to 10 a second with what Gradio adds
+KEPT_RUNS = 16
+
+
+@dataclass
+class Job:
+    """One press on Run: what it shows, what it was asked, and how to stop it."""
+
+    run: Run
+    prompt: str
+    settings: dict[str, Any]
+    stopped: threading.Event = field(default_factory=threading.Event)
+    control: Any = None
+    since: float = field(default_factory=time.monotonic)
+    future: Future[None] = field(default_factory=Future)
+
+    def enter(self, phase: str) -> None:
+        """Note a new phase and when it began."""
+        self.run.phase, self.since = phase, time.monotonic()
+
+    def stop(self) -> None:
+        """Stop within one step; before its turn has come, at its turn."""
+        self.stopped.set()
+        if self.control is not None:
+            self.control.cancel()
+
+
+class Runner:
+    """Loads `name` in the background and serves runs; `engine` is river_core or a test's stub."""
+
+    def __init__(self, name: str, device: str = "auto", engine: Any = river_core) -> None:
+        self._engine = engine
+        self._name, self._device = name, device
+        self._model: Any = None
+        self._card = ModelCard("loading", say("model.loading"), name)
+        self._worker = ThreadPoolExecutor(1, "river")
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Job] = {}
+        self._records: OrderedDict[tuple[str, str], RunRecord] = OrderedDict()
+        self._closing = False
+
+    def start(self) -> None:
+        """Begin loading; returns at once."""
+        self._worker.submit(self._load).add_done_callback(self._loaded)
+
+    def close(self) -> None:
+        """Give up whatever runs, so that the process can end."""
+        self._closing = True
+        for job in list(self._jobs.values()):
+            job.stop()
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def card(self) -> ModelCard:
+        """What is known of the model now."""
+        return self._card
+
+    def cards(self) -> Iterator[dict[str, Any]]:
+        """The top bar, again at each change, until the model is ready or has failed."""
+        shown = None
+        while True:
+            card = self._card
+            if card is not shown:
+                shown = card
+                yield card_view(card)
+            if card.state != "loading":
+                return
+            time.sleep(INTERVAL)
+
+    def run(
+        self, prompt: str, threshold: Any, max_new_tokens: Any, session: str
+    ) -> Iterator[dict[str, Any]]:
+        """Snapshots of both lanes until the run has ended; closing the iterator stops the run."""
+        job = Job(Run(uuid.uuid4().hex), prompt, {})
+        try:
+            job.settings = _checked(threshold=threshold, max_new_tokens=max_new_tokens)
+        except RiverError as error:
+            _fail(job, error)
+            yield self._view(job, Window())
+            return
+        with self._lock:
+            self._jobs[session] = job
+        job.future = self._worker.submit(self._work, job)
+        try:
+            yield from self._watch(job)
+        finally:
+            job.stop()
+            with self._lock:
+                if self._jobs.get(session) is job:
+                    del self._jobs[session]
+
+    def stop(self, session: str) -> None:
+        """Stop the session's run, if it has one."""
+        with self._lock:
+            job = self._jobs.get(session)
+        if job is not None:
+            job.stop()
+
+    def generate(self, prompt: str, **settings: Any) -> dict[str, Any]:
+        """One whole run as a JSON object. Raises RiverError for anything the caller got wrong."""
+        checked = _checked(**settings)
+        return self._worker.submit(self._generate, prompt, checked).result()
+
+    def record(self, run_id: str, lane: str) -> dict[str, Any]:
+        """The record of a kept page run. Raises RiverError when there is none."""
+        if lane not in ("river", "backbone"):
+            raise RiverError(say("error.lane", lane=lane))
+        with self._lock:
+            record = self._records.get((run_id, lane))
+        if record is None:
+            raise RiverError(say("error.no_record", kept=KEPT_RUNS))
+        return record_json(record)
+
+    def _watch(self, job: Job) -> Iterator[dict[str, Any]]:
+        window = Window()
+        while True:
+            done = job.future.done()
+            yield self._view(job, window, whole=done)
+            if done:
+                break
+            wait([job.future], timeout=INTERVAL)
+        if (fault := job.future.exception()) is not None:
+            traceback.print_exception(fault)
+            _fail(job, say("error.unexpected"))
+            yield self._view(job, window, whole=True)
+
+    def _view(self, job: Job, window: Window, *, whole: bool = False) -> dict[str, Any]:
+        with self._lock:
+            job.run.waited = time.monotonic() - job.since
+            starts = window.starts(job.run.counts, whole=whole)
+            return snapshot(job.run, self._card, starts)
+
+    def _load(self) -> None:
+        """Load the model; a failure is told on the page, and the next run tries again."""
+        self._card = ModelCard("loading", say("model.loading"), self._name)
+        try:
+            model = self._engine.load(self._name, device=self._device, progress=self._progress)
+        except RiverError as error:
+            self._card = ModelCard("failed", say("model.failed", reason=error), self._name)
+            return
+        self._model = model
+        self._card = _model_card(model)
+
+    def _loaded(self, future: Future[None]) -> None:
+        """Tell the page of a fault that `_load` did not foresee."""
+        if not future.cancelled() and (fault := future.exception()) is not None:
+            traceback.print_exception(fault)
+            self._card = ModelCard("failed", say("error.unexpected"), self._name)
+
+    def _progress(self, step: str, fraction: float | None) -> None:
+        if self._closing:
+            raise SystemExit
+        share = "" if fraction is None else f", {fraction:.0%}".replace("%", " %")
+        message = say("model.loading_step", step=step + share)
+        if message != self._card.message:
+            self._card = ModelCard("loading", message, self._name)
+
+    def _ready_model(self) -> Any:
+        if self._model is None:
+            self._load()
+        if self._model is None:
+            raise RiverError(self._card.message)
+        return self._model
+
+    def _generate(self, prompt: str, settings: dict[str, Any]) -> dict[str, Any]:
+        model = self._ready_model()
+        return record_json(self._engine.generate(model, prompt, **settings))
+
+    def _work(self, job: Job) -> None:
+        """Both lanes of a job, one after the other, on the worker thread."""
+        try:
+            job.enter("loading")
+            model = self._ready_model()
+            job.run.notes = tuple(model.info.notes)
+            for lane in job.run.lanes:
+                lane.num_layers = model.num_layers
+            for lane in job.run.lanes:
+                if job.stopped.is_set():
+                    lane.phase = "stopped"
+                else:
+                    self._decode(job, lane, model)
+        except RiverError as error:
+            _fail(job, error)
+        else:
+            job.enter("stopped" if job.stopped.is_set() else "done")
+
+    def _decode(self, job: Job, lane: Lane, model: Any) -> None:
+        job.enter("prompt")
+        lane.phase = "prompt"
+        job.control = self._engine.Control()
+        if job.stopped.is_set():
+            job.control.cancel()
+        settings = job.settings | {"policy": lane.policy, "full_trace": False}
+        stream = self._engine.stream(model, job.prompt, control=job.control, **settings)
+        for record in stream:
+            with self._lock:
+                _take(job, lane, record)
+        lane.phase = "stopped" if job.stopped.is_set() else "done"
+        self._keep(job.run.id, lane.name, stream.record())
+
+    def _keep(self, run_id: str, lane: str, record: RunRecord) -> None:
+        with self._lock:
+            self._records[run_id, lane] = record
+            while len(self._records) > 2 * KEPT_RUNS:
+                self._records.popitem(last=False)
+
+
+def _take(job: Job, lane: Lane, record: object) -> None:
+    """Put one record of the stream where the views look for it."""
+    if isinstance(record, PromptRecord):
+        lane.prompt = record
+    elif isinstance(record, TokenRecord):
+        append(lane, record)
+        if lane.phase != "decoding":
+            lane.phase = "decoding"
+            job.enter("decoding")
+    elif isinstance(record, RunSummary):
+        lane.summary = record
+
+
+def _checked(**settings: Any) -> dict[str, Any]:
+    """The settings, once DecodeSettings has found nothing wrong with them."""
+    DecodeSettings.from_keywords(settings)
+    return settings
+
+
+def _fail(job: Job, reason: object) -> None:
+    job.run.error = str(reason)
+    job.enter("failed")
+    for lane in job.run.lanes:
+        if lane.phase not in ("done", "stopped"):
+            lane.phase = "failed"
+
+
+def _model_card(model: Any) -> ModelCard:
+    return ModelCard(
+        state="ready",
+        message=say("model.ready"),
+        name=model.info.name,
+        origin=model.origin,
+        device=str(model.device),
+        num_layers=model.num_layers,
+        threshold=model.info.default_threshold,
+        capacity=model.capacity,
+        notes=tuple(model.info.notes),
+    )

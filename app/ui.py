@@ -1,0 +1,209 @@
+"""Layout and wiring: which component stands where, which event calls which method of the source.
+
+`Source` is the runner, or a test's stand-in. Model text reaches the page only inside the JSON value
+of a `gr.HTML` whose template is fixed; the script writes it with `textContent`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import gradio as gr
+
+from river_core.errors import RiverError
+
+from .views.run import ModelCard, Run
+from .views.snapshot import card_view, pack, snapshot
+from .views.wording import prompts, say
+
+COMPUTE = "compute"  # one concurrency id for everything that computes
+WAITING = 8  # runs that may wait for the one worker at a time
+LOWEST, HIGHEST, STEP = 0.4, 1.0, 0.001  # of the threshold slider
+
+
+class Source(Protocol):
+    """What the page needs from behind it."""
+
+    @property
+    def card(self) -> ModelCard:
+        """What is known of the model now."""
+
+    def cards(self) -> Iterator[dict[str, Any]]:
+        """The top bar until the model is ready or has failed."""
+
+    def run(
+        self, prompt: str, threshold: Any, max_new_tokens: Any, session: str
+    ) -> Iterator[dict[str, Any]]:
+        """Snapshots of a run until it has ended."""
+
+    def stop(self, session: str) -> None:
+        """Stop the session's run."""
+
+    def generate(self, prompt: str, **settings: Any) -> dict[str, Any]:
+        """A whole run as JSON; raises RiverError."""
+
+    def record(self, run_id: str, lane: str) -> dict[str, Any]:
+        """A kept page run as JSON; raises RiverError."""
+
+
+def build(source: Source) -> gr.Blocks:
+    """The page and the API over `source`; theme and script come with `theme.launch_options`."""
+    card = ModelCard("loading", say("model.loading"), "")
+    with gr.Blocks(title=say("title"), analytics_enabled=False) as page:
+        bar = gr.HTML(pack(card_view(card)), **_part("bar"))
+        with gr.Row(elem_id="ask", equal_height=True):
+            prompt = _prompt_box()
+            run = gr.Button(say("run"), variant="primary", elem_id="run", scale=0, min_width=88)
+            stop = gr.Button(say("stop"), elem_id="stop", scale=0, min_width=88)
+        gr.HTML(**_part("alert"))
+        gr.Examples(
+            [[p] for p in prompts()],
+            prompt,
+            label=say("examples"),
+            elem_id="examples",
+            api_visibility="private",
+        )
+        lanes = gr.HTML(pack(snapshot(Run("", "idle"), card)), **_part("lanes"))
+        threshold, tokens, again = _controls()
+        gr.HTML(**_part("details"))
+        _wire_run(
+            source, [run.click, again.click, prompt.submit], [prompt, threshold, tokens], lanes
+        )
+        _wire_stop(source, stop)
+        _wire_load(source, page, [bar, threshold, tokens])
+        _wire_api(source)
+    page.queue(default_concurrency_limit=WAITING, api_open=True)
+    return page
+
+
+def _part(name: str) -> dict[str, Any]:
+    """Arguments of a `gr.HTML` that the script fills: a fixed template, no value in it."""
+    script = (
+        f'const begin = () => window.River.mount("{name}", element, props, watch);\n'
+        'if (window.River) begin(); else addEventListener("river-script", begin, {once: true});'
+    )
+    return {
+        "html_template": f'<div class="rv" data-part="{name}"></div>',
+        "js_on_load": script,
+        "apply_default_css": False,
+        "elem_id": f"rv-{name}",
+    }
+
+
+def _prompt_box() -> gr.Textbox:
+    return gr.Textbox(
+        prompts()[0],
+        label=say("prompt.label"),
+        show_label=False,
+        placeholder=say("prompt.placeholder"),
+        lines=1,
+        max_lines=6,
+        scale=1,
+        elem_id="prompt",
+    )
+
+
+def _controls() -> tuple[gr.Slider, gr.Number, gr.Button]:
+    with gr.Row(elem_id="controls"):
+        threshold = gr.Slider(
+            LOWEST,
+            HIGHEST,
+            0.98,
+            step=STEP,
+            label=say("threshold.label"),
+            info=say("threshold.info"),
+            buttons=[],
+            scale=4,
+            min_width=260,
+            elem_id="threshold",
+        )
+        tokens = gr.Number(
+            64,
+            label=say("max_tokens.label"),
+            info=say("max_tokens.info_unknown"),
+            precision=0,
+            scale=1,
+            min_width=150,
+            elem_id="max-tokens",
+        )
+        again = gr.Button(say("run_at_threshold"), elem_id="again", scale=0, min_width=200)
+    return threshold, tokens, again
+
+
+def _wire_run(source: Source, triggers: list[Any], inputs: list[Any], lanes: gr.HTML) -> None:
+    def stream(prompt: str, threshold: Any, tokens: Any, request: gr.Request) -> Iterator[str]:
+        for view in source.run(prompt, threshold, tokens, str(request.session_hash)):
+            yield pack(view)
+
+    gr.on(
+        triggers,
+        stream,
+        inputs,
+        lanes,
+        js="(...values) => { window.River.sent(); return values.slice(0, 3); }",
+        show_progress="hidden",
+        trigger_mode="once",
+        concurrency_id=COMPUTE,
+        concurrency_limit=WAITING,
+        api_visibility="private",
+    )
+
+
+def _wire_stop(source: Source, stop: gr.Button) -> None:
+    def halt(request: gr.Request) -> None:
+        source.stop(str(request.session_hash))
+
+    stop.click(halt, queue=False, show_progress="hidden", api_visibility="private")
+
+
+def _wire_load(source: Source, page: gr.Blocks, outputs: list[Any]) -> None:
+    def follow() -> Iterator[tuple[Any, Any, Any]]:
+        for view in source.cards():
+            card = source.card
+            if card.state != "ready":
+                yield pack(view), gr.skip(), gr.skip()
+                continue
+            default = say("threshold.default", threshold=f"{card.threshold:.3f}")
+            yield (
+                pack(view),
+                gr.update(value=card.threshold, info=f"{say('threshold.info')} {default}"),
+                gr.update(info=say("max_tokens.info", capacity=card.capacity)),
+            )
+
+    page.load(
+        follow,
+        None,
+        outputs,
+        show_progress="hidden",
+        concurrency_limit=None,
+        api_visibility="private",
+    )
+
+
+def _wire_api(source: Source) -> None:
+    def generate(
+        prompt: str,
+        policy: str = "river",
+        threshold: float | None = None,
+        max_new_tokens: int = 128,
+        seed: int = 0,
+    ) -> dict:
+        """Decode once and return the run record: header, prompt, tokens, updates, full_trace,
+        summary and text. A threshold of null is the model's default."""
+        settings = {"policy": policy, "threshold": threshold, "seed": seed}
+        try:
+            return source.generate(prompt, max_new_tokens=max_new_tokens, **settings)
+        except RiverError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+
+    def record(run_id: str, lane: str = "river") -> dict:
+        """The run record of one lane of a run made on the page, while the server keeps it."""
+        try:
+            return source.record(run_id, lane)
+        except RiverError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+
+    options = {"concurrency_id": COMPUTE, "concurrency_limit": WAITING}
+    gr.api(generate, api_name="generate", **options)
+    gr.api(record, api_name="record", concurrency_limit=None)

@@ -1,0 +1,75 @@
+"""What the page knows of one run: two lanes of records and where the work stands.
+
+The runner writes these, the other views read them. Nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from river_core.records import PromptRecord, RunSummary, TokenRecord
+
+PHASES = ("idle", "waiting", "loading", "prompt", "decoding", "done", "stopped", "failed")
+
+
+@dataclass
+class Lane:
+    """One answer while it is decoded. `lines` has one packed line per token (snapshot.py)."""
+
+    name: str  # "river" or "backbone"
+    policy: str
+    num_layers: int = 0
+    phase: str = "idle"
+    prompt: PromptRecord | None = None
+    tokens: list[TokenRecord] = field(default_factory=list)
+    summary: RunSummary | None = None
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Ids of the tokens so far."""
+        return [t.token_id for t in self.tokens]
+
+    @property
+    def exits(self) -> bool:
+        """Whether this lane's tokens may leave before the last layer."""
+        return self.name == "river"
+
+
+@dataclass
+class ModelCard:
+    """What the top bar says of the model: `state` is "loading", "ready" or "failed"."""
+
+    state: str
+    message: str
+    name: str
+    origin: str = ""
+    device: str = ""
+    num_layers: int = 0
+    threshold: float | None = None  # the model's default
+    capacity: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Run:
+    """Both lanes of one press on Run; `error` is one sentence, or empty."""
+
+    id: str
+    phase: str = "waiting"
+    threshold: float | None = None
+    river: Lane = field(default_factory=lambda: Lane("river", "river"))
+    backbone: Lane = field(default_factory=lambda: Lane("backbone", "backbone"))
+    notes: tuple[str, ...] = ()
+    waited: float = 0.0  # seconds in the present phase
+    error: str = ""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Lane name -> tokens so far."""
+        return {lane.name: len(lane.lines) for lane in self.lanes}
+
+    @property
+    def lanes(self) -> tuple[Lane, Lane]:
+        """River above, backbone below."""
+        return (self.river, self.backbone)

@@ -1,0 +1,73 @@
+// The top bar, the sentence under the prompt when something was wrong, and the line read aloud.
+
+const SPOKEN_EVERY = 4000; // milliseconds
+let speak = () => {};
+
+function mountBar(element, props, watch) {
+  const title = make("h1", {}, say("title"));
+  const tagline = make("span", {class: "tagline"}, say("tagline"));
+  const chips = make("div", {class: "chips"});
+  const origin = make("p", {class: "origin quiet"});
+  const spoken = make("p", {class: "sr", role: "status", "aria-live": "polite"});
+  element.replaceChildren(make("header", {class: "topbar"}, title, tagline, chips), origin, spoken);
+  speak = (text) => put(spoken, text);
+  const show = () => {
+    page.card = JSON.parse(props.value);
+    drawBar(chips, origin);
+  };
+  show();
+  watch("value", show);
+  follow((view) => {
+    if (view.card) page.card = view.card;
+    drawBar(chips, origin);
+    speakNowAndThen(view);
+  });
+}
+
+function drawBar(chips, origin) {
+  const {card, view} = page;
+  const busy = view && view.run;
+  const state = busy ? view.phase : card.state;
+  const status = make("span", {class: `chip status status-${state}`},
+    make("span", {class: "dot", "aria-hidden": "true"}), busy ? view.status : card.status);
+  status.id = "status";
+  const facts = card.chips.map(([text, why]) => make("span", {class: "chip", title: why}, text));
+  once(chips, [state, status.textContent, card.chips], () => [...facts, status]);
+  put(origin, card.origin ? `${say("bar.origin")}: ${card.origin}` : "");
+  document.body.dataset.phase = state;
+}
+
+let spokenAt = 0;
+let spokenPhase = "";
+
+// At once when the phase changes, else every few seconds; never per token.
+function speakNowAndThen(view) {
+  if (!view.run) return;
+  const now = Date.now();
+  if (view.phase === spokenPhase && now - spokenAt < SPOKEN_EVERY) return;
+  [spokenAt, spokenPhase] = [now, view.phase];
+  speak(view.live);
+}
+
+function mountAlert(element) {
+  const sentence = make("p", {class: "alert", role: "alert"});
+  element.replaceChildren(sentence);
+  follow((view) => {
+    put(sentence, view.error);
+    const box = document.querySelector("#prompt textarea, #prompt input");
+    if (box) box.setAttribute("aria-invalid", String(Boolean(view.error)));
+  });
+}
+
+// Run was pressed: say so before the server has answered.
+function sent() {
+  if (!page.view) return;
+  const view = {...page.view, run: "sent", phase: "sent", error: "", difference: null};
+  view.status = say("status.sent");
+  view.lanes = Object.fromEntries(LANES.map((lane) => [lane, {
+    ...page.view.lanes[lane], from: 0, tokens: "", different: "", ended: false, prompt: [],
+    caption: say(`caption.${lane}.waiting`),
+  }]));
+  view.legend = view.legend.map((entry) => ({...entry, count: 0}));
+  receive(view);
+}

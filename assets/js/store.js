@@ -1,0 +1,76 @@
+// What the page knows of the run on show. A snapshot carries a lane's lines from some token on;
+// known tokens are skipped, and after a gap the page waits for a snapshot that closes it.
+
+const LANES = ["river", "backbone"];
+const BASE = 36;
+
+const page = {
+  view: null,
+  run: null,
+  card: null,
+  tokens: {river: [], backbone: []},
+};
+const followers = [];
+
+function follow(update) {
+  followers.push(update);
+  if (page.view) update(page.view, true);
+}
+
+function receive(view) {
+  const fresh = view.run !== page.run;
+  if (fresh) startOver(view.run);
+  page.view = view;
+  for (const lane of LANES) readLines(page.tokens[lane], view.lanes[lane]);
+  for (const update of followers) update(view, fresh);
+}
+
+function startOver(run) {
+  page.run = run;
+  page.tokens = {river: [], backbone: []};
+  forgetSelection();
+}
+
+function readLines(tokens, {from, tokens: text}) {
+  if (!text || from > tokens.length) return;
+  for (const line of text.split("\n").slice(tokens.length - from)) {
+    const values = JSON.parse(line);
+    tokens.push(Object.fromEntries(FIELDS.map((name, i) => [name, values[i]])));
+  }
+}
+
+function similarities(token) {
+  const values = [];
+  for (let i = 0; i < token.trace.length; i += 3) {
+    values.push(parseInt(token.trace.slice(i, i + 3), BASE) / 10000 - 1);
+  }
+  return values;
+}
+
+function tokenAt(place) {
+  return place ? page.tokens[place.lane][place.index] : undefined;
+}
+
+// A run of equal letters in 1-based layers: "bbrr" -> [["b", 1, 2], ["r", 3, 4]].
+function spans(letters) {
+  const runs = [];
+  [...letters].forEach((letter, i) => {
+    const last = runs[runs.length - 1];
+    if (last && last[0] === letter) last[2] = i + 1;
+    else runs.push([letter, i + 1, i + 1]);
+  });
+  return runs;
+}
+
+function layerSpan(first, last) {
+  return first === last ? say("layer.one", {layer: first}) : say("layer.span", {first, last});
+}
+
+// A token's text for a sentence: the gap of its leading space as a middle dot.
+function named(token) {
+  return (token.gap ? "·" : "") + token.text;
+}
+
+function never(token) {
+  return token.exit === page.view.layers;
+}

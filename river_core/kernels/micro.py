@@ -1,0 +1,90 @@
+"""Timing one kernel with cold weights, after checking it; random matrices to time with.
+
+Knows one kernel at a time; which of several to take is choose.py's.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import KernelUnavailable
+from .base import Linear, QuantMatrix
+
+Shape = tuple[int, int]
+COLD_BYTES = 48 << 20  # more than the caches that decode streams through
+
+
+def random_matrix(shape: Shape, group: int, seed: int) -> QuantMatrix:
+    """A quantised matrix [N, K] of random codes with plausible scales, for timing and shapes."""
+    n, k = shape
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 16, (n, k), dtype=torch.uint8, generator=generator)
+    scale = torch.rand(n, k // group, generator=generator) * 0.01 + 0.005
+    zero = torch.rand(n, k // group, generator=generator) * 4 + 6
+    return QuantMatrix(codes, scale, zero, group)
+
+
+def random_weight(shape: Shape, seed: int) -> Tensor:
+    """A random matrix fp32 [N, K] of plausible size, for timing; rows repeat after 1,024."""
+    n, k = shape
+    rows = torch.randn(min(n, 1024), k, generator=torch.Generator().manual_seed(seed))
+    return rows.repeat(-(-n // rows.shape[0]), 1)[:n] * 0.05
+
+
+def time_kernel(build: Callable[[int], Linear], shape: Shape, device: torch.device) -> float:
+    """Microseconds of one-row products with cold weights, after checking the result.
+
+    The fastest fifth counts: what else the machine does only ever adds to a time.
+
+    Raises KernelUnavailable where the kernel cannot be built or disagrees with its own weights.
+    """
+    n, k = shape
+    copies = max(2, min(24, COLD_BYTES // (2 * n * k)))
+    kernels = [build(seed) for seed in range(copies)]
+    x = torch.randn(1, k, generator=torch.Generator().manual_seed(7)).to(device)
+    verify(kernels[0], x)
+    spent: list[float] = []
+    for _ in range(4):
+        for kernel in kernels:
+            _settle(device)
+            start = time.perf_counter()
+            kernel(x)
+            _settle(device)
+            spent.append(time.perf_counter() - start)
+    kept = sorted(spent[copies:])
+    return round(kept[len(kept) // 5] * 1e6, 2)
+
+
+def verify(kernel: Linear, x: Tensor) -> None:
+    """Hold a kernel to the plain fp32 product of the weights it says it computes with."""
+    expected = x @ kernel.dense().t()
+    error = (kernel(x) - expected).norm() / expected.norm()
+    if not error < 0.02:
+        raise KernelUnavailable(
+            f"{kernel.name} is off by {float(error):.3f} on {kernel.shape} and is not used."
+        )
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def processor(device: torch.device) -> str:
+    """A short name of the processor that kernels run on, for keys and for the page."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                name = line.split(":", 1)[1].strip()
+                break
+    return f"{name} ({torch.backends.cpu.get_cpu_capability()})"

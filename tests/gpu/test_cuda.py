@@ -1,0 +1,118 @@
+"""On a CUDA GPU: int4 kernel against its reference, fp32 equal to the CPU, identical river."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from river_core import gpu_items
+from river_core.block import LayerWeights
+from river_core.cache import SharedCache
+from river_core.decode import generate
+from river_core.kernels.base import Linear, QuantMatrix
+from river_core.kernels.micro import random_matrix
+from river_core.kernels.torch_dense import TorchDense
+from river_core.kernels.torch_int4 import TinygemmInt4
+from river_core.model import RiverModel
+from river_core.random_model import SHAPES, random_model
+from river_core.settings import QuantSpec
+
+CUDA = torch.device("cuda")
+PROMPT = [5, 3, 250, 17, 99]
+IDENTICAL = QuantSpec(bits=16)
+needs_ampere = pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0),
+    reason="tinygemm and bf16 need compute capability 8.0",
+)
+
+
+@needs_ampere
+@pytest.mark.parametrize("shape", [(3072, 2048), (2048, 8192), (960, 576), (576, 1536)], ids=str)
+@pytest.mark.parametrize("rows", [1, 7])
+def test_tinygemm_equals_its_reference(shape: tuple[int, int], rows: int) -> None:
+    made = random_matrix(shape, 64, seed=1)
+    parts = [t.to(CUDA) for t in (made.codes, made.scale, made.zero)]
+    matrix = QuantMatrix(parts[0], parts[1], parts[2], 64)
+    kernel = TinygemmInt4(matrix)
+    x = torch.randn(rows, shape[1], device=CUDA).bfloat16().float()
+    expected = x @ matrix.dense().t()
+    assert (kernel(x) - expected).norm() / expected.norm() < 0.01
+    layout = (kernel.dense() - matrix.dense()).abs().max() / matrix.dense().abs().max()
+    assert layout < 0.01
+
+
+def moved(model: RiverModel) -> RiverModel:
+    """A copy of an fp32 model on the GPU, its river identical to its backbone."""
+
+    def linear(source: Linear) -> TorchDense:
+        return TorchDense(source.dense().to(CUDA))
+
+    layers = [
+        LayerWeights(
+            attn_norm=w.attn_norm.to(CUDA),
+            ffn_norm=w.ffn_norm.to(CUDA),
+            **{name: linear(source) for name, source in w.linears.items()},
+        )
+        for w in model.backbone
+    ]
+    shape = model.shape
+    heads = (shape.kv_heads, shape.head_dim)
+    cos, sin = model.rope
+    return replace(
+        model,
+        embedding=model.embedding.to(CUDA),
+        backbone=layers,
+        river=[None, *layers[1:]],
+        final_norm=model.final_norm.to(CUDA),
+        head=linear(model.head),
+        rope=(cos.to(CUDA), sin.to(CUDA)),
+        cache=SharedCache(len(layers), model.capacity, heads, torch.float32, CUDA),
+        build_twin=lambda layer: layers[layer - 1],
+    )
+
+
+def tokens(model: RiverModel, count: int, **settings: object) -> list[int]:
+    run = generate(model, PROMPT, max_new_tokens=count, full_trace=False, **settings)
+    return [t.token_id for t in run.tokens]
+
+
+def test_backbone_equals_the_cpu_in_fp32() -> None:
+    on_cpu = random_model("tiny", dtype="float32", river=IDENTICAL, capacity=64)
+    assert tokens(moved(on_cpu), 12, policy="backbone") == tokens(on_cpu, 12, policy="backbone")
+
+
+@pytest.mark.parametrize("prefill", ["exit", "full"])
+def test_identical_river_equals_the_backbone(prefill: str) -> None:
+    model = random_model("tiny", device=CUDA, dtype="float32", river=IDENTICAL, capacity=64)
+    base = tokens(model, 16, policy="backbone")
+    for seed in range(20):
+        schedule = random.Random(seed).choices(range(1, model.num_layers + 1), k=16)
+        options = {"exit_layers": schedule}
+        assert tokens(model, 16, exit="schedule", options=options, prefill=prefill) == base
+    assert tokens(model, 16, policy="full-quant") == base
+
+
+@needs_ampere
+def test_river_and_full_quantization_run_in_bf16() -> None:
+    model = random_model("tiny", device=CUDA, capacity=64)
+    first = tokens(model, 16, exit="fixed", options={"exit_layer": 2})
+    assert first == tokens(model, 16, exit="fixed", options={"exit_layer": 2})
+    assert len(tokens(model, 16, policy="full-quant")) == 16
+
+
+@needs_ampere
+@pytest.mark.parametrize("name", ["machine", "dense", "int4", "decode", "memory"])
+def test_items_of_the_report_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_items.Bench, "model", lambda bench: small(bench))
+    small_bench = replace(
+        gpu_items.Bench.open(dry_run=True), device=CUDA, spec=SHAPES["smollm2-135m"]
+    )
+    assert gpu_items.ITEMS[name](small_bench)
+
+
+def small(bench: gpu_items.Bench) -> RiverModel:
+    """The item's model without remembering kernel choices."""
+    return random_model(bench.spec, device=bench.device, capacity=64)
