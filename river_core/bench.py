@@ -24,6 +24,7 @@ from .kernels.micro import processor
 from .model import RiverModel
 from .peers import HFGenerate
 from .recorder import versions
+from .settings import check_threshold
 
 BASELINE = "backbone"
 WARM_UP_TOKENS = 16
@@ -141,10 +142,15 @@ def engines(
     """Our rows for a prompt of token ids: backbone, full quantization, River per threshold, forced.
 
     River prefills in full, as the backbone does; stop ids are decoded through, so that every row
-    decodes the same number of tokens. Raises SettingsError for fewer than two.
+    decodes the same number of tokens. Raises SettingsError for fewer than two, and for numbers
+    that are no threshold or no mean.
     """
     if tokens < 2:
         raise SettingsError(f"tokens is {tokens}; use 2 or more, the first is not timed.")
+    if not math.isfinite(mean_exit):
+        raise SettingsError(f"mean exit layer is {mean_exit}; give a number of layers.")
+    for threshold in thresholds:
+        check_threshold(threshold)
     allowed = range(model.info.entry_layer - 1, model.num_layers + 1)
     forced = {"exit_layers": exit_schedule(mean_exit, tokens, allowed)}
     rows: dict[str, dict[str, Any]] = {

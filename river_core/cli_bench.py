@@ -17,7 +17,6 @@ PROMPT = "Explain in a few sentences why the sky is blue at noon and red in the 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `bench`."""
     add_model_arguments(parser)
-    parser.set_defaults(device="cpu")
     parser.add_argument("--tokens", type=int, default=64, help="tokens per run (default 64)")
     parser.add_argument("--rounds", type=int, default=5, help="timed runs per row (default 5)")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads (default: torch's)")
@@ -108,7 +107,7 @@ def _kernel_times(args: argparse.Namespace, model: Any) -> list[Any]:
     """The micro-test's times, recalled from where loading keeps them."""
     from .bench import kernel_times
     from .cache_paths import cache_root
-    from .random_model import plan_kernels
+    from .plan import plan_kernels
     from .settings import LoadSettings
 
     settings = LoadSettings(dtype=args.dtype, river=model.info.quant)

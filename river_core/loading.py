@@ -27,8 +27,9 @@ from .families import (
     rope_tables,
 )
 from .kernels.base import Linear, QuantMatrix
-from .kernels.choose import Chooser, KernelPlan
+from .kernels.choose import KernelPlan
 from .model import ModelInfo, Progress, RiverModel
+from .plan import plan_kernels
 from .quantize import RiverFile, check_group, quantize_fused
 from .settings import LoadSettings
 from .sources import Source, resolve
@@ -83,7 +84,10 @@ class _Loader:
 
     def model(self) -> RiverModel:
         """Read everything and put it together."""
-        plan = self._kernel_plan()
+        self.progress("choosing kernels", None)
+        sizes = (self.shape, self.layers, self.vocab)
+        store = cache_root() / "kernels.json"
+        plan = plan_kernels(*sizes, self.device, self.settings, store=store)
         self.plan: KernelPlan = plan
         tokenizer = self._tokenizer()
         embedding = self._tensor(TENSOR_NAMES.embed, (self.vocab, self.shape.hidden))
@@ -143,18 +147,6 @@ class _Loader:
                 f"{longest}."
             )
         return min(DEFAULT_CAPACITY, longest) if wanted is None else wanted
-
-    def _kernel_plan(self) -> KernelPlan:
-        self.progress("choosing kernels", None)
-        dense: dict[tuple[int, int], int] = {}
-        for size in self.shape.matrices.values():
-            dense[size] = dense.get(size, 0) + self.layers
-        coded = dict(dense) if self.settings.river.bits != 16 else {}
-        head = (self.vocab, self.shape.hidden)
-        dense[head] = dense.get(head, 0) + 1
-        store = cache_root() / "kernels.json"
-        chooser = Chooser(self.device, self.settings.river.group_size, store)
-        return chooser.plan(dense, coded, self.settings.dtype)
 
     def _tensor(self, name: str, size: tuple[int, ...]) -> Tensor:
         return self.weights.get(name, size).to(self.device)

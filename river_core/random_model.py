@@ -17,8 +17,9 @@ from .block import BlockShape, LayerWeights
 from .cache import SharedCache
 from .errors import SettingsError
 from .kernels.base import QuantMatrix
-from .kernels.choose import Chooser, KernelPlan
+from .kernels.choose import KernelPlan
 from .model import ModelInfo, RiverModel
+from .plan import plan_kernels
 from .quantize import check_group
 from .settings import LoadSettings, QuantSpec
 
@@ -57,30 +58,6 @@ def find_shape(name: str) -> ShapeSpec:
     if name not in SHAPES:
         raise SettingsError(f"unknown shape {name!r}; known are {', '.join(SHAPES)}.")
     return SHAPES[name]
-
-
-def plan_kernels(
-    shape: BlockShape,
-    layers: int,
-    vocab: int,
-    device: torch.device,
-    settings: LoadSettings,
-    *,
-    store: Path | None = None,
-) -> KernelPlan:
-    """Choose the kernels of a model of this shape (kernels/choose.py), weighed by a token's reads.
-
-    `settings` gives dtype and river. What `store` holds is recalled, anything else is measured;
-    with None nothing is remembered. Raises KernelUnavailable where the dtype cannot run.
-    """
-    dense: dict[tuple[int, int], int] = {}
-    for size in shape.matrices.values():
-        dense[size] = dense.get(size, 0) + layers
-    coded = dict(dense) if settings.river.bits != 16 else {}
-    head = (vocab, shape.hidden)
-    dense[head] = dense.get(head, 0) + 1
-    chooser = Chooser(device, settings.river.group_size, store)
-    return chooser.plan(dense, coded, settings.dtype)
 
 
 def random_model(

@@ -32,7 +32,7 @@ _CORE: Rows = (
         "kernels/__init__.py",
     ),
     ("block.py",),
-    ("quantize.py", "weights.py", "calibration_store.py", "model.py", "random_model.py"),
+    ("quantize.py", "weights.py", "calibration_store.py", "model.py", "plan.py", "random_model.py"),
     (
         *("families.py", "model_store.py", "folders.py", "gguf_metadata.py", "gguf_files.py"),
         *("hub_files.py", "packaged.py", "sources.py", "loading.py"),
@@ -44,8 +44,8 @@ _CORE: Rows = (
     ),
     ("recorder.py", "trace.py", "decode.py"),
     (
-        *("figures.py", "peers.py", "calibrate.py", "compare.py", "sweep.py"),
-        *("bench.py", "evaluate.py"),
+        *("figures.py", "peers.py", "calibrate.py", "compare.py", "sweep.py", "bandwidth.py"),
+        *("bench_report.py", "bench.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),
     ),
     ("cli_terminal.py", "cli_run.py", "cli_*.py", "__init__.py", "__main__.py"),
 )

@@ -186,6 +186,10 @@ def test_engines_force_the_mean_exit_and_decode_through_stop_ids() -> None:
     assert ["int4" in names for names in shown] == [False, True, True]
     with pytest.raises(SettingsError, match="tokens is 1"):
         bench.engines(model, (1, 2, 3), 1, [], 3.79)
+    with pytest.raises(SettingsError, match="threshold is 7"):
+        bench.engines(model, (1, 2, 3), 9, [0.5, 7], 3.79)
+    with pytest.raises(SettingsError, match="mean exit layer is nan"):
+        bench.engines(model, (1, 2, 3), 9, [], float("nan"))
     with pytest.raises(SettingsError, match="rounds is 0"):
         bench.measure(contenders, 8, 0, {})
 

@@ -1,0 +1,38 @@
+"""Which kernels a model of a given shape needs, and how often a token reads each.
+
+Turns sizes into a question to kernels/choose.py; knows nothing of weights.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from .block import BlockShape
+from .kernels.choose import Chooser, KernelPlan
+from .settings import LoadSettings
+
+
+def plan_kernels(
+    shape: BlockShape,
+    layers: int,
+    vocab: int,
+    device: torch.device,
+    settings: LoadSettings,
+    *,
+    store: Path | None = None,
+) -> KernelPlan:
+    """Choose the kernels of a model of this shape (kernels/choose.py), weighed by a token's reads.
+
+    `settings` gives dtype and river. What `store` holds is recalled, anything else is measured;
+    with None nothing is remembered. Raises KernelUnavailable where the dtype cannot run.
+    """
+    dense: dict[tuple[int, int], int] = {}
+    for size in shape.matrices.values():
+        dense[size] = dense.get(size, 0) + layers
+    coded = dict(dense) if settings.river.bits != 16 else {}
+    head = (vocab, shape.hidden)
+    dense[head] = dense.get(head, 0) + 1
+    chooser = Chooser(device, settings.river.group_size, store)
+    return chooser.plan(dense, coded, settings.dtype)
