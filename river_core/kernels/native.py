@@ -124,8 +124,8 @@ def _run(command: list[str]) -> tuple[int, str, str]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     except subprocess.TimeoutExpired as error:
         raise _unavailable(f"{command[0]} took over {TIMEOUT:.0f} s", "try again later") from error
-    lines = [line for line in done.stderr.splitlines() if "rror" in line]
-    return done.returncode, done.stdout, lines[0].strip() if lines else "no message"
+    said = [line for line in done.stderr.splitlines() if "rror" in line and line[0] != " "]
+    return done.returncode, done.stdout, said[0] if said else "no message"
 
 
 def _openmp_of_torch() -> list[str]:

@@ -1,0 +1,85 @@
+"""Property 6: the fused C++ steps equal eager torch over the same kernels, exit by exit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from river_core.block import LayerWeights
+from river_core.cache import Rows, SharedCache
+from river_core.errors import KernelUnavailable
+from river_core.execution import open_execution
+from river_core.execution.eager import EagerExecution
+from river_core.execution.fused import FusedExecution, can_fuse
+from river_core.kernels.micro import random_matrix
+from river_core.kernels.native import NativeDense, NativeInt4, load_library
+from river_core.model import RiverModel
+
+
+@pytest.fixture(autouse=True)
+def native_or_skip():
+    try:
+        load_library()
+    except KernelUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+def fusable(model: RiverModel, dtype: torch.dtype) -> RiverModel:
+    """The model with native kernels in every place: dense backbone and head, int4 river."""
+
+    def layer(weights: LayerWeights, coded: bool) -> LayerWeights:
+        made = {}
+        for name, linear in weights.linears.items():
+            dense = NativeDense(linear.dense().to(dtype))
+            made[name] = NativeInt4(random_matrix(linear.shape, 64, 1)) if coded else dense
+        return replace(weights, **made)
+
+    shape = model.shape
+    heads = (shape.kv_heads, shape.head_dim)
+    return replace(
+        model,
+        backbone=[layer(w, False) for w in model.backbone],
+        river=[None if w is None else layer(w, True) for w in model.river],
+        head=NativeDense(model.head.dense().to(dtype)),
+        cache=SharedCache(model.num_layers, 64, heads, dtype, model.device),
+    )
+
+
+def run(engine, model, ids, exits):
+    """Feed `ids` with the given exit layers after a prompt pass over the first four rows."""
+    found = []
+    for start, stop, exit_layer in [(0, 4, 2), *((n, n + 1, e) for n, e in enumerate(exits, 4))]:
+        engine.start(Rows(tuple(ids[start:stop]), tuple(range(start, stop))))
+        for layer in range(1, model.num_layers + 1):
+            (engine.backbone if layer <= exit_layer else engine.river)(layer)
+        found.append((engine.trace(exit_layer), engine.logits().clone()))
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_fused_equals_eager(tiny, dtype):
+    with torch.inference_mode():
+        model = fusable(tiny.load(bits=4), dtype)
+        assert can_fuse(model)
+        ids = [(7 * n + 3) % model.vocab for n in range(12)]
+        exits = [1, 2, model.num_layers, 3, 1, 4, 2, model.num_layers]
+        fused = run(FusedExecution(model), model, ids, exits)
+        held = model.cache.k.clone(), model.cache.v.clone()
+        eager = run(EagerExecution(model), model, ids, exits)
+    loose = 1e-4 if dtype == torch.float32 else 2e-2  # K and V are rounded to the cache's type
+    for (a, x), (b, y) in zip(fused, eager, strict=True):
+        assert (x - y).norm() / y.norm() < loose
+        for row_a, row_b in zip(a, b, strict=True):
+            assert list(row_a) == pytest.approx(list(row_b), abs=loose)
+    for mine, cached in zip(held, (model.cache.k, model.cache.v), strict=True):
+        assert (mine.float() - cached.float()).norm() / cached.float().norm() < loose
+
+
+def test_a_model_with_other_kernels_runs_eagerly(one_tiny):
+    model = fusable(one_tiny.load(bits=4), torch.float16)
+    assert isinstance(open_execution(model), FusedExecution)
+    other = replace(model, head=one_tiny.load(bits=4).head)
+    if not isinstance(other.head, NativeDense):
+        assert not isinstance(open_execution(other), FusedExecution)
