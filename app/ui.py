@@ -67,11 +67,9 @@ def build(source: Source) -> gr.Blocks:
         lanes = gr.HTML(pack(snapshot(Run("", "idle"), card)), **_part("lanes"))
         threshold, tokens, again = _controls()
         gr.HTML(**_part("details"))
-        _wire_run(
-            source, [run.click, again.click, prompt.submit], [prompt, threshold, tokens], lanes
-        )
+        _wire_run(source, (run, again), (prompt, threshold, tokens), lanes)
         _wire_stop(source, stop)
-        _wire_load(source, page, [bar, threshold, tokens])
+        _wire_load(source, page, [bar, threshold, tokens], run)
         _wire_api(source)
     page.queue(default_concurrency_limit=WAITING, api_open=True)
     return page
@@ -131,18 +129,21 @@ def _controls() -> tuple[gr.Slider, gr.Number, gr.Button]:
     return threshold, tokens, again
 
 
-def _wire_run(source: Source, triggers: list[Any], inputs: list[Any], lanes: gr.HTML) -> None:
+def _wire_run(
+    source: Source, buttons: tuple[gr.Button, ...], inputs: tuple[Any, ...], lanes: gr.HTML
+) -> None:
     def stream(prompt: str, threshold: Any, tokens: Any, request: gr.Request) -> Iterator[str]:
         for view in source.run(prompt, threshold, tokens, str(request.session_hash)):
             yield pack(view)
 
     gr.on(
-        triggers,
+        [*(button.click for button in buttons), inputs[0].submit],
         stream,
-        inputs,
+        list(inputs),
         lanes,
         js="(...values) => { window.River.sent(); return values.slice(0, 3); }",
         show_progress="hidden",
+        show_progress_on=list(buttons),  # a hidden tracker on an output still draws every frame
         trigger_mode="once",
         concurrency_id=COMPUTE,
         concurrency_limit=WAITING,
@@ -157,7 +158,7 @@ def _wire_stop(source: Source, stop: gr.Button) -> None:
     stop.click(halt, queue=False, show_progress="hidden", api_visibility="private")
 
 
-def _wire_load(source: Source, page: gr.Blocks, outputs: list[Any]) -> None:
+def _wire_load(source: Source, page: gr.Blocks, outputs: list[Any], button: gr.Button) -> None:
     def follow() -> Iterator[tuple[Any, Any, Any]]:
         for view in source.cards():
             card = source.card
@@ -176,6 +177,7 @@ def _wire_load(source: Source, page: gr.Blocks, outputs: list[Any]) -> None:
         None,
         outputs,
         show_progress="hidden",
+        show_progress_on=[button],
         concurrency_limit=None,
         api_visibility="private",
     )

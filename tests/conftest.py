@@ -87,8 +87,8 @@ def _browser_tests(config: pytest.Config) -> tuple[int, list[str]]:
     ran, skipped = 0, []
     for reports in reporter.stats.values() if reporter else ():
         for report in reports:
-            if "ui" not in getattr(report, "keywords", {}):
-                continue
+            if not isinstance(report, pytest.TestReport) or "ui" not in report.keywords:
+                continue  # deselected tests are listed as items, warnings as messages
             if report.outcome == "skipped":
                 reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else "skipped"
                 skipped.append(reason.removeprefix("Skipped: "))

@@ -5,7 +5,7 @@ function readoutBlocks() {
   const both = make("div", {class: "block"});
   const memory = make("div", {class: "block"});
   const machine = make("div", {class: "block"});
-  follow((view) => {
+  followCalmly((view) => {
     const {tiles: large, rows: lines, memory: parts, machine: facts} = view.readouts;
     once(tiles, large, () => large.map(tile));
     once(both, lines, () => [heading("both"), bothTable(lines)]);

@@ -3,6 +3,7 @@
 
 const LANES = ["river", "backbone"];
 const BASE = 36;
+const CALM = 500; // milliseconds
 
 const page = {
   view: null,
@@ -15,6 +16,16 @@ const followers = [];
 function follow(update) {
   followers.push(update);
   if (page.view) update(page.view, true);
+}
+
+// For numbers that nobody reads ten times a second: twice a second, and at each change of phase.
+function followCalmly(update) {
+  let [phase, drawn] = ["", 0];
+  follow((view, fresh) => {
+    if (view.phase === phase && Date.now() - drawn < CALM) return;
+    [phase, drawn] = [view.phase, Date.now()];
+    update(view, fresh);
+  });
 }
 
 function receive(view) {

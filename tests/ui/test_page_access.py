@@ -40,6 +40,10 @@ def test_narrow_screens_do_not_scroll_sideways(
 def test_no_serious_accessibility_violation(open_page: OpenPage, served: Any, theme: str) -> None:
     page = open_page(served[0], theme=theme)
     assert serious(page) == []
+    page.fill("#prompt textarea", "hostile")
+    page.click("#run")
+    page.wait_for_function("document.querySelectorAll('.lane-river .tok').length > 4")
+    assert serious(page) == []
     run_to_end(page, "hostile")
     page.locator(".table-box summary").click()
     page.locator(".prompt-box summary").click()
