@@ -42,7 +42,7 @@ class FusedExecution(EagerExecution):
         self._h = torch.empty(model.shape.hidden)
         self._scores = torch.empty(model.vocab)
         self._k, self._v = model.cache.k.unbind(0), model.cache.v.unbind(0)
-        self._native: dict[int, NativeLayer] = {}
+        self._native: dict[int, tuple[LayerWeights, NativeLayer]] = {}  # by id; the key stays alive
 
     def start(self, rows: Rows) -> None:
         """Embed the rows' token ids: the residual stream becomes fp32 [R, d]."""
@@ -55,10 +55,9 @@ class FusedExecution(EagerExecution):
         self._host = []
 
     def _run_row(self, weights: LayerWeights, layer: int) -> float:
-        native = self._native.get(id(weights))
-        if native is None:
+        if id(weights) not in self._native:
             shape = self._model.shape
-            native = self._native[id(weights)] = NativeLayer(
+            made = NativeLayer(
                 **{"o" if name == "out" else name: w for name, w in weights.linears.items()},
                 attn_norm=weights.attn_norm,
                 ffn_norm=weights.ffn_norm,
@@ -67,6 +66,8 @@ class FusedExecution(EagerExecution):
                 kv_heads=shape.kv_heads,
                 head_dim=shape.head_dim,
             )
+            self._native[id(weights)] = weights, made
+        native = self._native[id(weights)][1]
         k, v = self._k[layer - 1], self._v[layer - 1]
         return self._step.layer(native, self._h, k, v, self._position)
 

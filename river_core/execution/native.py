@@ -8,7 +8,7 @@ which bank a layer belongs to; the caller owns every tensor that is written.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -27,6 +27,7 @@ from ..kernels.native import (
 )
 
 Native = NativeDense | NativeInt4
+POINTER = ctypes.sizeof(ctypes.c_void_p)
 
 
 class CLayer(ctypes.Structure):
@@ -85,6 +86,7 @@ class NativeLayer:
     kv_heads: int
     head_dim: int
     hidden: int = field(init=False)
+    sizes: tuple[object, ...] = field(init=False)
     nbytes: int = field(init=False)
     descriptor: CLayer = field(init=False, repr=False)
 
@@ -106,6 +108,7 @@ class NativeLayer:
         if d % 8 or ffn % 8 or self.head_dim % 8:
             sizes = f"{d}, {ffn} and {self.head_dim}"
             raise KernelUnavailable(f"a fused layer needs sizes in multiples of 8, not {sizes}.")
+        self.sizes = (*found, self.heads, self.kv_heads)
         norms = [_fp32(self.attn_norm, (d,), "attn_norm"), _fp32(self.ffn_norm, (d,), "ffn_norm")]
         self.descriptor = CLayer(
             *(linear.descriptor for linear in linears),
@@ -114,26 +117,29 @@ class NativeLayer:
         )
 
 
-@dataclass(eq=False)
-class _Bound:
-    """A layer with the cache it was last run on, and the call that is ready to go."""
+class NativeBank:
+    """Layers and the cache slots that they write, bound by `NativeStep.bank`. Keeps all tensors."""
 
-    layer: NativeLayer
-    k: Tensor
-    v: Tensor
-    cache: CCache
-    capacity: int
-    addresses: tuple[int, int]
-    run: Callable[..., float]
+    def __init__(
+        self, layers: Sequence[NativeLayer], caches: Sequence[CCache], kept: list[Tensor]
+    ) -> None:
+        self.layers = tuple(layers)
+        self.hidden = layers[0].hidden
+        self.layer_bytes = max(layer.nbytes for layer in layers)
+        self.capacity = min(tensor.shape[-2] for tensor in kept)
+        pointers, numbers = ctypes.c_void_p * len(layers), ctypes.c_float * len(layers)
+        descriptors = pointers(*(ctypes.addressof(layer.descriptor) for layer in layers))
+        slots = pointers(*(ctypes.addressof(cache) for cache in caches))
+        self.cosines = numbers()
+        self.addresses = tuple(ctypes.addressof(a) for a in (descriptors, slots, self.cosines))
+        self._kept = (descriptors, slots, caches, kept)
 
 
 class NativeStep:
     """Runs single rows through layers and the head, with `torch.get_num_threads()` threads.
 
     cos, sin fp32 [capacity, head_dim] are the model's RoPE tables. Results do not depend on the
-    number of threads. Tensors are checked when they are first seen and then known by identity: pass
-    the same objects at every step (`cache.k.unbind()` once, not `cache.k[layer]` each time). Not
-    for two Python threads at once.
+    number of threads. Not for two Python threads at once.
     """
 
     def __init__(self, cos: Tensor, sin: Tensor, library: NativeLibrary | None = None) -> None:
@@ -143,34 +149,29 @@ class NativeStep:
         self._layers, self._heads = (
             {hold: library.function(name, result, arguments, hold) for hold in (True, False)}
             for name, result, arguments in (
-                ("river_layer", ctypes.c_float, "pppni"),
-                ("river_head", None, "ppfppi"),
+                ("river_layers", ctypes.c_int64, "ppnpndip"),
+                ("river_head", None, "ppdppi"),
             )
         )
-        self._bound: dict[int, _Bound] = {}
+        self._banks: dict[int, tuple[Tensor, Tensor, NativeBank]] = {}
         self._h: Tensor | None = None
         self._h_address = self._hidden = 0
         self._threads = torch.get_num_threads
 
-    def layer(self, layer: NativeLayer, h: Tensor, k: Tensor, v: Tensor, position: int) -> float:
-        """Run `layer` on h fp32 [d] in place; return the cosine of h before and after.
+    def bank(
+        self, layers: Sequence[NativeLayer], ks: Sequence[Tensor], vs: Sequence[Tensor]
+    ) -> NativeBank:
+        """Layers of the same sizes with their k and v [kv_heads, capacity, head_dim], for `run`.
 
-        Writes row `position` of k and v [kv_heads, capacity, head_dim] (fp16, bf16 or fp32) and
-        attends to rows 0..position. The cosine is NaN where h is not finite. Raises CacheFull
-        beyond the cache or the RoPE tables.
+        fp16, bf16 or fp32, kept by the bank. Raises ValueError where shapes do not fit.
         """
-        bound = self._bound.get(id(layer))
-        if bound is None or bound.k is not k or bound.v is not v:
-            bound = self._bind(layer, k, v)
-        if h is not self._h or layer.hidden != self._hidden:
-            self._h, self._hidden = _fp32(h, (layer.hidden,), "h"), layer.hidden
-            self._h_address = h.data_ptr()
-        if not 0 <= position < bound.capacity:
-            raise CacheFull(f"position {position} is outside a cache of {bound.capacity} rows.")
-        return bound.run(*bound.addresses, self._h_address, position, self._threads())
+        caches = [self._cache(layer, k, v) for layer, k, v in zip(layers, ks, vs, strict=True)]
+        if len({layer.sizes for layer in layers}) != 1:
+            raise ValueError("the layers of a bank have to be of the same sizes")
+        return NativeBank(layers, caches, [*ks, *vs, self._cos, self._sin])
 
-    def _bind(self, layer: NativeLayer, k: Tensor, v: Tensor) -> _Bound:
-        """Check a cache against a layer and prepare the call; the tensors are kept."""
+    def _cache(self, layer: NativeLayer, k: Tensor, v: Tensor) -> CCache:
+        """The descriptor of k and v, once they are known to fit the layer."""
         size = (layer.kv_heads, k.shape[1], layer.head_dim)
         fits = k.shape == v.shape == size and k.stride() == v.stride() and k.stride(2) == 1
         if not (fits and k.dtype == v.dtype and k.dtype in TYPES and k.device.type == "cpu"):
@@ -178,13 +179,42 @@ class NativeStep:
         if self._cos.shape[1] != layer.head_dim:
             raise ValueError(f"cos has {self._cos.shape[1]} columns for heads of {layer.head_dim}")
         pointers = (k.data_ptr(), v.data_ptr(), TYPES.index(k.dtype), k.stride(0), k.stride(1))
-        cache = CCache(*pointers, self._cos.data_ptr(), self._sin.data_ptr())
-        addresses = (ctypes.addressof(layer.descriptor), ctypes.addressof(cache))
-        capacity = min(k.shape[1], self._cos.shape[0])
-        run = self._layers[layer.nbytes <= HOLD_BYTES]
-        bound = _Bound(layer, k, v, cache, capacity, addresses, run)
-        self._bound[id(layer)] = bound
-        return bound
+        return CCache(*pointers, self._cos.data_ptr(), self._sin.data_ptr())
+
+    def run(
+        self, bank: NativeBank, h: Tensor, position: int, first: int, last: int, stop: float = 2.0
+    ) -> list[float]:
+        """Run layers first..last-1 (from 0) of `bank` on h fp32 [d] in place, in one call.
+
+        Writes row `position` of their k and v, attends to rows 0..position, and returns the cosine
+        of each layer's input and output, NaN where h is not finite; ends after the first layer
+        whose cosine is above `stop`. h is checked when it is first seen and then known by identity.
+        Raises CacheFull beyond the cache or the RoPE tables, IndexError beyond the bank.
+        """
+        if not 0 <= position < bank.capacity:
+            raise CacheFull(f"position {position} is outside a cache of {bank.capacity} rows.")
+        if not 0 <= first < last <= len(bank.layers):
+            raise IndexError(f"layers {first} to {last} of {len(bank.layers)}")
+        if h is not self._h or bank.hidden != self._hidden:
+            self._h, self._hidden = _fp32(h, (bank.hidden,), "h"), bank.hidden
+            self._h_address = h.data_ptr()
+        count, (layers, caches, cosines) = last - first, bank.addresses
+        ran = self._layers[count * bank.layer_bytes <= HOLD_BYTES](
+            layers + POINTER * first, caches + POINTER * first, count,
+            self._h_address, position, stop, self._threads(), cosines,
+        )  # fmt: skip
+        return bank.cosines[:ran]
+
+    def layer(self, layer: NativeLayer, h: Tensor, k: Tensor, v: Tensor, position: int) -> float:
+        """`run` for one layer with its k and v; returns its cosine.
+
+        Pass the same tensor objects at every step (`cache.k.unbind()` once, not `cache.k[i]` each
+        time): others are bound anew.
+        """
+        known = self._banks.get(id(layer))
+        if known is None or known[0] is not k or known[1] is not v:
+            known = self._banks[id(layer)] = (k, v, self.bank([layer], [k], [v]))
+        return self.run(known[2], h, position, 0, 1)[0]
 
     def head(self, norm: Tensor, eps: float, linear: Linear, h: Tensor, logits: Tensor) -> None:
         """Write the scores of h fp32 [d], normed with `norm` fp32 [d], into logits fp32 [V]."""

@@ -1,4 +1,4 @@
-// One whole decoder layer for a single row, and products of a few rows.
+// Whole decoder layers for a single row, and products of a few rows.
 //
 // Plain C interface, called through ctypes. Knows nothing of Python, torch, models or policies.
 // Work is split by rows or by heads, in units that do not depend on the number of threads, so no
@@ -7,7 +7,10 @@
 #include "native.h"
 
 #include <omp.h>
+#include <sched.h>
 
+#include <algorithm>
+#include <atomic>
 #include <vector>
 
 struct Layer {
@@ -28,110 +31,141 @@ static Range share(int64_t total, int64_t unit) {  // this thread's part, in who
     int64_t units = (total + unit - 1) / unit, to = units * (t + 1) / threads * unit;
     return {units * t / threads * unit, to < total ? to : total};
 }
+// OpenMP's own barrier spins for whole time slices when another program holds the processor that
+// the awaited thread needs (32 ms a layer beside one busy program on two cores); this one yields.
+struct Barrier {
+    std::atomic<int> arrived{0}, phase{0};
+    void wait() {
+        int now = phase.load();
+        if (arrived.fetch_add(1) + 1 == omp_get_num_threads()) {
+            arrived.store(0);
+            phase.store(now + 1);
+        } else {
+            for (int spins = 0; phase.load() == now; spins++)
+                if (spins > 1000) sched_yield();
+        }
+    }
+};
 static int64_t padded(int64_t floats) { return (floats + 15) / 16 * 16; }
 template <int Tag> static float* scratch(int64_t floats) {  // kept by each thread; 64-byte aligned
     thread_local std::vector<float> memory;
     if ((int64_t)memory.size() < floats + 16) memory.resize(floats + 16);
     return (float*)(((uintptr_t)memory.data() + 63) / 64 * 64);
 }
-static void rms_norm(const float* x, const float* weight, int64_t d, float eps, float* y) {
-    f32x8 a = {}, b = {};
-    for (int64_t i = 0; i + 16 <= d; i += 16) {
-        a += load<f32x8>(x + i) * load<f32x8>(x + i);
-        b += load<f32x8>(x + i + 8) * load<f32x8>(x + i + 8);
-    }
-    if (d % 16) a += load<f32x8>(x + d - 8) * load<f32x8>(x + d - 8);
-    float scale = 1 / sqrtf(sum(a + b) / d + eps);
-    for (int64_t i = 0; i < d; i++) y[i] = x[i] * scale * weight[i];
-}
-static float cosine(const float* x, const float* y, int64_t d) {
-    f32x8 xy = {}, xx = {}, yy = {};
-    for (int64_t i = 0; i < d; i += 8) {
-        f32x8 a = load<f32x8>(x + i), b = load<f32x8>(y + i);
-        xy += a * b;
-        xx += a * a;
-        yy += b * b;
-    }
-    float norms = sqrtf(sum(xx)) * sqrtf(sum(yy));
-    float c = sum(xy) / (norms < 1e-8f ? 1e-8f : norms);
-    return c > 1 ? 1 : c < -1 ? -1 : c;  // NaN stays NaN
-}
-static void rotate(float* x, const float* cos, const float* sin, int64_t dim) {
-    for (int64_t i = 0, half = dim / 2; i < half; i++) {
-        float a = x[i], b = x[i + half];
-        x[i] = a * cos[i] - b * sin[i];
-        x[i + half] = b * cos[i + half] + a * sin[i + half];
-    }
-}
 template <class T> static void write(const float* x, int64_t dim, T* row) {
     for (int64_t i = 0; i < dim; i += 8) narrow(load<f32x8>(x + i), row + i);
 }
-template <class T, int N>
-static inline void add_rows(const float* p, const T* v, int64_t stride, int64_t dim, float* out) {
-    for (int64_t d = 0; d < dim; d += 8) {
-        f32x8 o = load<f32x8>(out + d);
-        for (int j = 0; j < N; j++) o += p[j] * widen(v + j * stride + d);
-        store(out + d, o);
-    }
+template <class T> static inline void fetch4(const T* row, int64_t stride, int64_t dim) {
+    for (int r = 0; r < 4; r++)
+        for (int64_t d = 0; d < dim; d += 64 / sizeof(T)) __builtin_prefetch(row + r * stride + d);
 }
-// One query head over cache rows 0..rows-1: softmax in blocks with a running maximum.
-template <class T>
+// N query heads [N, dim] over the same cache rows, to N parts `width` apart: the values' sum under
+// exp(score - top), then `top` and the sum of the exponentials. In blocks, with a running maximum.
+template <class T, int N>
 static void attend(const float* q, const T* k, const T* v, int64_t stride, int64_t rows,
-                   int64_t dim, float* out) {
+                   int64_t dim, float* out, int64_t width) {
     constexpr int block = 64;
-    float scale = 1 / sqrtf((float)dim), top = -INFINITY, total = 0;
-    memset(out, 0, dim * sizeof(float));
+    float scale = 1 / sqrtf((float)dim), p[N][block];
+    for (int h = 0; h < N; h++) {
+        memset(out + h * width, 0, dim * sizeof(float));
+        out[h * width + dim] = -INFINITY;
+        out[h * width + dim + 1] = 0;
+    }
     for (int64_t from = 0; from < rows; from += block, k += block * stride, v += block * stride) {
         int n = rows - from < block ? (int)(rows - from) : block;
-        float p[block];
-        for (int j = 0; j < block; j++) p[j] = -INFINITY;
-        f32x8 most = all(top), sums = {};
         for (int j = 0; j < n; j += 4) {
-            f32x8 s[4] = {};
-            int last = n - j < 4 ? n - j - 1 : 3;  // rows beyond it may hold anything
-            const T* at[4];
-            for (int r = 0; r < 4; r++) at[r] = k + (j + (r < last ? r : last)) * stride;
+            f32x8 s[N][4] = {};
+            const T* at[4];  // rows beyond the last may hold anything
+            for (int r = 0; r < 4; r++) at[r] = k + (j + r < n ? j + r : n - 1) * stride;
+            fetch4(v + j * stride, stride, dim);
             for (int64_t d = 0; d < dim; d += 8)
-                for (int r = 0; r < 4; r++) s[r] += load<f32x8>(q + d) * widen(at[r] + d);
-            f32x4 four = sum4(s) * scale;
-            memcpy(p + j, &four, (last + 1) * sizeof(float));
+#pragma GCC unroll 4
+                for (int r = 0; r < 4; r++) {
+                    f32x8 key = widen(at[r] + d);
+#pragma GCC unroll 4
+                    for (int h = 0; h < N; h++) s[h][r] += load<f32x8>(q + h * dim + d) * key;
+                }
+            for (int h = 0; h < N; h++) store(p[h] + j, sum4(s[h]) * scale);
         }
-        for (int j = 0; j < n; j += 8) most = larger(load<f32x8>(p + j), most);
-        float now = largest(most), keep = exp8(all(top - now))[0];
-        for (int j = 0; j < n; j += 8) {
-            f32x8 e = exp8(load<f32x8>(p + j) - now);
-            store(p + j, e);
-            sums += e;
+        for (int h = 0; h < N; h++) {
+            float *o = out + h * width, *top = o + dim, *total = top + 1, before = *top;
+            for (int j = n; j % 8; j++) p[h][j] = -INFINITY;
+            f32x8 most = all(before), sums = {};
+            for (int j = 0; j < n; j += 8) most = larger(load<f32x8>(p[h] + j), most);
+            *top = largest(most);
+            for (int j = 0; j < n; j += 8) {
+                f32x8 e = exp8(load<f32x8>(p[h] + j) - *top);
+                store(p[h] + j, e);
+                sums += e;
+            }
+            float keep = exp8(all(before - *top))[0];
+            *total = *total * keep + sum(sums);
+            for (int64_t d = 0; d < dim; d++) o[d] *= keep;
         }
-        top = now;
-        total = total * keep + sum(sums);
-        for (int64_t d = 0; d < dim; d++) out[d] *= keep;
-        int j = 0;
-        for (; j + 4 <= n; j += 4) add_rows<T, 4>(p + j, v + j * stride, stride, dim, out);
-        for (; j < n; j++) add_rows<T, 1>(p + j, v + j * stride, stride, dim, out);
+        for (int j = 0; j < n; j += 4) {
+            const T* at[4];
+            for (int r = 0; r < 4; r++) at[r] = v + (j + r < n ? j + r : n - 1) * stride;
+            fetch4(k + (j + block) * stride, stride, dim);
+            for (int64_t d = 0; d < dim; d += 8) {
+                f32x8 value[4];
+#pragma GCC unroll 4
+                for (int r = 0; r < 4; r++) value[r] = widen(at[r] + d);
+#pragma GCC unroll 4
+                for (int h = 0; h < N; h++) {
+                    f32x8 o = load<f32x8>(out + h * width + d);
+#pragma GCC unroll 4
+                    for (int r = 0; r < 4; r++) o += p[h][j + r] * value[r];
+                    store(out + h * width + d, o);
+                }
+            }
+        }
+    }
+}
+// Parts of one head's rows, `width` numbers apart, as `attend` leaves them -> softmax's mean.
+static void merge(const float* parts, int64_t count, int64_t width, int64_t dim, float* out) {
+    float top = -INFINITY, total = 0;
+    for (int64_t i = 0; i < count; i++) top = fmaxf(top, parts[i * width + dim]);
+    memset(out, 0, dim * sizeof(float));
+    for (int64_t i = 0; i < count; i++, parts += width) {
+        float weight = exp8(all(parts[dim] - top))[0];
+        total += weight * parts[dim + 1];
+        for (int64_t d = 0; d < dim; d++) out[d] += weight * parts[d];
     }
     for (int64_t d = 0; d < dim; d++) out[d] /= total;
 }
+// Work items are chunks of a KV head's rows, read once for all the query heads that share it.
+static const int64_t CHUNK = 128;
+static int64_t chunks_of(int64_t position) { return position / CHUNK + 1; }
 template <class T>
-static void attention(const Layer& l, const Cache& c, float* qkv, int64_t position, float* out) {
-    int64_t dim = l.head_dim, repeat = l.heads / l.kv_heads;
-    const float *cos = c.cos + position * dim, *sin = c.sin + position * dim;
-    Range mine = share(2 * l.kv_heads, 1);
+static void attention(const Layer& l, const Cache& c, float* qkv, int64_t position, float* parts,
+                      float* out, Barrier& all) {
+    int64_t dim = l.head_dim, repeat = l.heads / l.kv_heads, chunks = chunks_of(position);
+    int64_t width = padded(dim + 2);
+    Range mine = share(l.heads + 2 * l.kv_heads, 1);
     for (int64_t i = mine.from; i < mine.to; i++) {
-        int64_t head = i % l.kv_heads;
-        float* x = qkv + (l.heads + i) * dim;
-        if (i < l.kv_heads) rotate(x, cos, sin, dim);
-        T* rows = (T*)(i < l.kv_heads ? c.k : c.v) + head * c.head_stride;
-        write(x, dim, rows + position * c.row_stride);
+        float* x = qkv + i * dim;
+        int64_t stored = i - l.heads, head = stored % l.kv_heads;  // k heads, then v heads
+        if (stored < l.kv_heads) rotate(x, c.cos + position * dim, c.sin + position * dim, dim);
+        T* at = (T*)(stored < l.kv_heads ? c.k : c.v) + position * c.row_stride;
+        if (stored >= 0) write(x, dim, at + head * c.head_stride);
     }
-#pragma omp barrier
+    all.wait();
+    mine = share(l.kv_heads * chunks, 1);
+    for (int64_t i = mine.from; i < mine.to; i++) {
+        int64_t group = i / chunks, from = i % chunks * CHUNK;
+        int64_t rows = i % chunks < chunks - 1 ? CHUNK : position + 1 - from;
+        int64_t at = group * c.head_stride + from * c.row_stride;
+        for (int64_t h = group * repeat, end = h + repeat, n; h < end; h += n) {
+            n = end - h >= 3 && end - h != 4 ? 3 : end - h >= 2 ? 2 : 1;
+            auto* one = n == 3 ? attend<T, 3> : n == 2 ? attend<T, 2> : attend<T, 1>;
+            one(qkv + h * dim, (const T*)c.k + at, (const T*)c.v + at, c.row_stride, rows, dim,
+                parts + (i % chunks * l.heads + h) * width, width);
+        }
+    }
+    all.wait();
     mine = share(l.heads, 1);
-    for (int64_t i = mine.from; i < mine.to; i++) {
-        int64_t at = i / repeat * c.head_stride;
-        rotate(qkv + i * dim, cos, sin, dim);
-        attend(qkv + i * dim, (const T*)c.k + at, (const T*)c.v + at, c.row_stride, position + 1,
-               dim, out + i * dim);
-    }
+    for (int64_t h = mine.from; h < mine.to; h++)
+        merge(parts + h * width, chunks, l.heads * width, dim, out + h * dim);
 }
 static void add_product(const Matrix& m, const float* x, float* packed, float* y, float* h) {
     Range mine = share(m.rows, 8);
@@ -139,53 +173,78 @@ static void add_product(const Matrix& m, const float* x, float* packed, float* y
     for (int64_t i = mine.from; i < mine.to; i++) h[i] += y[i];
 }
 
+struct Shared {  // one row's intermediates, written by parts and read by all threads
+    float *y, *qkv, *mixed, *parts, *gate_up;
+};
+static void run_layer(const Layer& l, const Cache& c, float* h, int64_t position, const Shared& s,
+                      float* own, Barrier& all) {
+    int64_t d = l.qkv.cols, ffn = l.gate_up.rows / 2;
+    float *normed = own, *packed = own + padded(d);
+    rms_norm(h, l.attn_norm, d, l.eps, normed);
+    Range mine = share(l.qkv.rows, 8);
+    rows(l.qkv, prepare(l.qkv, normed, packed), mine.from, mine.to, s.qkv);
+    all.wait();
+    if (c.kind == FP16) attention<half>(l, c, s.qkv, position, s.parts, s.mixed, all);
+    if (c.kind == BF16) attention<bhalf>(l, c, s.qkv, position, s.parts, s.mixed, all);
+    if (c.kind == FP32) attention<float>(l, c, s.qkv, position, s.parts, s.mixed, all);
+    all.wait();
+    add_product(l.o, s.mixed, packed, s.y, h);
+    all.wait();
+    rms_norm(h, l.ffn_norm, d, l.eps, normed);
+    Input in = prepare(l.gate_up, normed, packed);
+    mine = share(ffn, 8);
+    rows(l.gate_up, in, mine.from, mine.to, s.gate_up);
+    rows(l.gate_up, in, ffn + mine.from, ffn + mine.to, s.gate_up);
+    for (int64_t i = mine.from; i < mine.to; i += 8) {
+        f32x8 gate = load<f32x8>(s.gate_up + i), up = load<f32x8>(s.gate_up + ffn + i);
+        store(s.gate_up + i, gate / (1.f + exp8(-gate)) * up);
+    }
+    all.wait();
+    add_product(l.down, s.gate_up, packed, s.y, h);
+    all.wait();
+}
+
 extern "C" {
 
-// h [hidden] in place; returns the cosine of its values before and after.
-float river_layer(const Layer* layer, const Cache* cache, float* h, int64_t position, int threads) {
-    const Layer& l = *layer;
-    int64_t d = l.qkv.cols, ffn = l.gate_up.rows / 2, wide = l.heads * l.head_dim, need = 0;
-    for (const Matrix* m : {&l.qkv, &l.o, &l.gate_up, &l.down})
-        need = scratch_of(*m) > need ? scratch_of(*m) : need;
-    float* before = scratch<0>(2 * padded(d) + padded(l.qkv.rows) + padded(wide) + 2 * padded(ffn));
-    float *qkv = before + padded(d), *mixed = qkv + padded(l.qkv.rows), *y = mixed + padded(wide);
-    float* gate_up = y + padded(d);
+// h [hidden] through up to `count` layers of the same sizes, in place; cosines [count] of each
+// layer's input and output. Ends after the first that is above `stop`; returns how many ran.
+int64_t river_layers(const Layer* const* layers, const Cache* const* caches, int64_t count,
+                     float* h, int64_t position, double stop, int threads, float* cosines) {
+    const Layer& l = *layers[0];
+    int64_t d = padded(l.qkv.cols), qkv = padded(l.qkv.rows), mixed = padded(l.o.cols);
+    int64_t own_size = d, parts = l.heads * chunks_of(position) * padded(l.head_dim + 2);
+    for (int64_t i = 0; i < count; i++)
+        for (const Matrix& m : {layers[i]->qkv, layers[i]->o, layers[i]->gate_up, layers[i]->down})
+            own_size = std::max(own_size, d + scratch_of(m));
+    float* at = scratch<0>(3 * d + qkv + mixed + parts + l.gate_up.rows);
+    Shared s{at + 2 * d, at + 3 * d, at + 3 * d + qkv, at + 3 * d + qkv + mixed, nullptr};
+    s.gate_up = s.parts + parts;
+    Barrier all;
+    int64_t ran = count;
 #pragma omp parallel num_threads(threads)
     {
-        float *normed = scratch<1>(padded(d) + need), *packed = normed + padded(d);
-        if (omp_get_thread_num() == 0) memcpy(before, h, d * sizeof(float));
-        rms_norm(h, l.attn_norm, d, l.eps, normed);
-        Range mine = share(l.qkv.rows, 8);
-        rows(l.qkv, prepare(l.qkv, normed, packed), mine.from, mine.to, qkv);
-#pragma omp barrier
-        if (cache->kind == FP16) attention<half>(l, *cache, qkv, position, mixed);
-        if (cache->kind == BF16) attention<bhalf>(l, *cache, qkv, position, mixed);
-        if (cache->kind == FP32) attention<float>(l, *cache, qkv, position, mixed);
-#pragma omp barrier
-        add_product(l.o, mixed, packed, y, h);
-#pragma omp barrier
-        rms_norm(h, l.ffn_norm, d, l.eps, normed);
-        Input in = prepare(l.gate_up, normed, packed);
-        mine = share(ffn, 8);
-        rows(l.gate_up, in, mine.from, mine.to, gate_up);
-        rows(l.gate_up, in, ffn + mine.from, ffn + mine.to, gate_up);
-        for (int64_t i = mine.from; i < mine.to; i += 8) {
-            f32x8 gate = load<f32x8>(gate_up + i), up = load<f32x8>(gate_up + ffn + i);
-            store(gate_up + i, gate / (1.f + exp8(-gate)) * up);
+        float* own = scratch<1>(own_size);
+        bool first = omp_get_thread_num() == 0;
+        for (int64_t i = 0; i < count; i++) {
+            float* before = at + i % 2 * d;  // a slower thread may still read the other one
+            if (first) memcpy(before, h, l.qkv.cols * sizeof(float));
+            run_layer(*layers[i], *caches[i], h, position, s, own, all);
+            float c = cosine(before, h, l.qkv.cols);  // by every thread, so that all decide alike
+            if (first) cosines[i] = c;
+            if (first && c > stop) ran = i + 1;
+            if (c > stop) break;
         }
-#pragma omp barrier
-        add_product(l.down, gate_up, packed, y, h);
     }
-    return cosine(before, h, d);
+    return ran;
 }
 
 // logits [rows] of the normed h [cols].
-void river_head(const Matrix* m, const float* norm, float eps, const float* h, float* logits,
+void river_head(const Matrix* m, const float* norm, double eps, const float* h, float* logits,
                 int threads) {
 #pragma omp parallel num_threads(threads)
     {
         float *normed = scratch<1>(padded(m->cols) + scratch_of(*m));
-        rms_norm(h, norm, m->cols, eps, normed);
+        rms_norm(h, norm, m->cols, (float)eps, normed);
         Range mine = share(m->rows, 8);
         rows(*m, prepare(*m, normed, normed + padded(m->cols)), mine.from, mine.to, logits);
     }
@@ -209,18 +268,19 @@ void river_linear(const Matrix* m, const float* x, int64_t count, float* y, int 
 
 // The weights that the 4-bit rows from..to-1 stand for, fp32 [to - from, cols].
 void river_dequantise(const Matrix* m, int64_t from, int64_t to, float* out, int threads) {
-    int64_t groups = groups_of(*m), width = groups * m->group / 4;  // 16-bit words per row
+    int64_t groups = groups_of(*m), span = m->group < 64 ? 64 : m->group;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t n = from; n < to; n++) {
-        int64_t r = n % 4, span = m->group < 64 ? 64 : m->group;
-        for (int64_t c = 0; c < m->cols; c++) {
+        int64_t r = n % 4, block = n / 4 * groups;
+        const uint16_t* words = (const uint16_t*)m->weight + block * m->group + r * (span / 4);
+        for (int64_t c = 0; c < m->cols; c += 8) {  // eight columns lie side by side
             int64_t g = c / m->group, j = m->group == 32 ? c % 32 / 8 : c % 64 / 16;
-            int64_t lane = m->group == 32 ? g % 2 * 8 + c % 8 : c % 16;
-            int64_t at = c / span * span + r * (span / 4) + c % span / 64 * 16 + lane;
+            int64_t lane = m->group == 32 ? g % 2 * 8 : c % 16;
+            u16x8 w = load<u16x8>(words + c / span * span + c % span / 64 * 16 + lane);
             float sz[8];
-            store(sz, widen((const half*)m->meta + (n / 4 * groups + g) * 8));
-            int code = ((const uint16_t*)m->weight)[n / 4 * 4 * width + at] >> (4 * j) & 15;
-            out[(n - from) * m->cols + c] = ((float)code - sz[4 + r]) * sz[r];
+            store(sz, widen((const half*)m->meta + (block + g) * 8));
+            f32x8 code = __builtin_convertvector(w >> (int)(4 * j) & 15, f32x8);
+            store(out + (n - from) * m->cols + c, (code - sz[4 + r]) * sz[r]);
         }
     }
 }

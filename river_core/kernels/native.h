@@ -1,4 +1,4 @@
-// Rows of a matrix times a vector: fp16, bf16, fp32 and 4-bit rows, on one thread.
+// What one thread computes: rows of a matrix (fp16, bf16, fp32, 4-bit) times a vector, and norms.
 //
 // Written with GCC's vector types, so that it compiles for any processor; intrinsics only where the
 // compiler does badly. Sums are fp32. Knows nothing of threads, layers or models.
@@ -206,7 +206,7 @@ static void int4_rows(const Matrix& m, const Input& in, int64_t from, int64_t to
         f32x8 acc[4] = {};
         f32x4 offset = {};
         for (int64_t s = 0; s < spans; s++, codes += span) {
-            for (int i = 0; i < span / 32; i++) __builtin_prefetch((const char*)(codes + 32 * i) + 2048);
+            for (int i = 0; i < span; i += 32) __builtin_prefetch((const char*)(codes + i) + 2048);
             f32x4 scale[2];
             for (int i = 0; i < (G < 64 ? 2 : 1); i++, meta += 8) {
                 int64_t g = G < 64 ? 2 * s + i : s;
@@ -239,3 +239,33 @@ static void rows(const Matrix& m, const Input& in, int64_t from, int64_t to, flo
     }
 }
 
+// ---- the other parts of a layer ----
+static void rms_norm(const float* x, const float* weight, int64_t d, float eps, float* y) {
+    f32x8 a = {}, b = {};
+    for (int64_t i = 0; i + 16 <= d; i += 16) {
+        a += load<f32x8>(x + i) * load<f32x8>(x + i);
+        b += load<f32x8>(x + i + 8) * load<f32x8>(x + i + 8);
+    }
+    if (d % 16) a += load<f32x8>(x + d - 8) * load<f32x8>(x + d - 8);
+    float scale = 1 / sqrtf(sum(a + b) / d + eps);
+    for (int64_t i = 0; i < d; i++) y[i] = x[i] * scale * weight[i];
+}
+static float cosine(const float* x, const float* y, int64_t d) {
+    f32x8 xy = {}, xx = {}, yy = {};
+    for (int64_t i = 0; i < d; i += 8) {
+        f32x8 a = load<f32x8>(x + i), b = load<f32x8>(y + i);
+        xy += a * b;
+        xx += a * a;
+        yy += b * b;
+    }
+    float norms = sqrtf(sum(xx)) * sqrtf(sum(yy));
+    float c = sum(xy) / (norms < 1e-8f ? 1e-8f : norms);
+    return c > 1 ? 1 : c < -1 ? -1 : c;  // NaN stays NaN
+}
+static void rotate(float* x, const float* cos, const float* sin, int64_t dim) {
+    for (int64_t i = 0, half = dim / 2; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        x[i] = a * cos[i] - b * sin[i];
+        x[i + half] = b * cos[i + half] + a * sin[i + half];
+    }
+}

@@ -38,10 +38,10 @@ SOURCES = tuple(Path(__file__).with_name(name) for name in ("native.cpp", "nativ
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=c++17", "-Wno-psabi")
 FEW_ROWS = 4  # more rows than this go through torch's matrix product in fp32
 SCRATCH = 1 << 20  # fp32 numbers converted at a time for that product
-HOLD_BYTES = 16 << 20  # calls that read more release the GIL
+HOLD_BYTES = 64 << 20  # calls that read more release the GIL
 TIMEOUT = 180.0  # seconds for the compiler and for the check, each
 TYPES = (torch.float16, torch.bfloat16, torch.float32)  # as `Kind` of native.h counts; int4 is 3
-CTYPES = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "i": ctypes.c_int, "f": ctypes.c_float}
+CTYPES = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "i": ctypes.c_int, "d": ctypes.c_double}
 
 
 class CMatrix(ctypes.Structure):
@@ -61,9 +61,9 @@ class NativeLibrary:
     handle: ctypes.CDLL
 
     def function(self, name: str, result: Any, arguments: str, hold: bool) -> Callable[..., Any]:
-        """An exported function; arguments p (pointer), n (int64), i (int) or f (float).
+        """An exported function; arguments p (pointer), n (int64), i (int) or d (double).
 
-        With `hold` it keeps the GIL, as a call of up to a millisecond should: a thread that gives
+        With `hold` it keeps the GIL, as a call of a few milliseconds should: a thread that gives
         it away may wait for 5 ms to get it back when another one computes in Python.
         """
         kind = ctypes.PYFUNCTYPE if hold else ctypes.CFUNCTYPE
