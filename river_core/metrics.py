@@ -81,17 +81,3 @@ def mean_exit_layer(runs: Sequence[RunRecord]) -> float | None:
     """Mean exit layer over the decode passes of several runs; None where there are none."""
     exits = [t.exit_layer for run in runs for t in run.tokens[1:]]
     return fmean(exits) if exits else None
-
-
-def exits_at(trace: Sequence[Sequence[float]], threshold: float, entry_layer: int) -> list[int]:
-    """Exit layer of each pass of a full trace at `threshold`: the slider's estimate.
-
-    Same text, though the cache would differ; the rule is the loop's own (strict, from the layer
-    before the entry layer on, never after the last).
-    """
-    exits = []
-    for row in trace:
-        last = len(row)
-        leaving = (n for n in range(entry_layer - 1, last) if row[n - 1] > threshold)
-        exits.append(next(leaving, last))
-    return exits

@@ -86,11 +86,6 @@ class EagerExecution:
         model = self._model
         return model.head(rms_norm(self._x[-1:], model.final_norm, model.shape.eps))[0]
 
-    def all_logits(self) -> Tensor:
-        """Scores of every row, fp32 [R, V]."""
-        model = self._model
-        return model.head(rms_norm(self._x, model.final_norm, model.shape.eps))
-
     def settle(self) -> None:
         """Wait until everything asked for is done (for clocks)."""
         if self._model.device.type == "cuda":

@@ -60,9 +60,9 @@ def run(engine, model, ids, exits):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_fused_equals_eager(tiny, dtype):
+    model = fusable(tiny.load(bits=4), dtype)
+    assert can_fuse(model)
     with torch.inference_mode():
-        model = fusable(tiny.load(bits=4), dtype)
-        assert can_fuse(model)
         ids = [(7 * n + 3) % model.vocab for n in range(12)]
         exits = [1, 2, model.num_layers, 3, 1, 4, 2, model.num_layers]
         fused = run(FusedExecution(model), model, ids, exits)

@@ -9,7 +9,7 @@ import torch
 
 from river_core.compare import compare, kl_divergence
 from river_core.errors import RecordError
-from river_core.metrics import agreement, exit_histogram, exits_at, mean_exit_layer
+from river_core.metrics import agreement, exit_histogram, mean_exit_layer
 from tests.unit.made_records import run, token
 
 
@@ -71,9 +71,3 @@ def test_histogram_and_mean_leave_the_prompt_pass_out():
     assert exit_histogram(made) == {2: 2, 3: 1}
     assert mean_exit_layer([made]) == pytest.approx(7 / 3)
     assert mean_exit_layer([run([1])]) is None
-
-
-def test_estimated_exits_use_the_loops_rule():
-    trace = [[0.99, 0.5, 0.97, 0.99], [0.1, 0.9, 0.2, 0.99], [0.1, 0.2, 0.3, 1.0]]
-    assert exits_at(trace, 0.9, 2) == [1, 4, 4]  # strict, and the last layer never counts
-    assert exits_at(trace, 0.8, 3) == [3, 2, 4]  # no exit before the entry layer
