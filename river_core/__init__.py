@@ -12,7 +12,8 @@ from .version import VERSION as __version__
 
 if TYPE_CHECKING:
     from .compare import Comparison, compare
-    from .decode import Control, generate, stream, teacher_forced
+    from .control import Control
+    from .decode import generate, stream, teacher_forced
     from .errors import RiverError
     from .loading import load
     from .policies import POLICIES
@@ -24,7 +25,7 @@ _HOME = {
     "stream": "decode",
     "generate": "decode",
     "teacher_forced": "decode",
-    "Control": "decode",
+    "Control": "control",
     "compare": "compare",
     "Comparison": "compare",
     "POLICIES": "policies",

@@ -64,7 +64,7 @@ class SharedCache:
         self.v = torch.zeros(size, dtype=dtype, device=device)
         self.layers = layers
         self.capacity = capacity
-        self._source = [bytearray(capacity) for _ in range(layers)]
+        self._source = bytearray(capacity * layers)  # a letter per slot, position by position
 
     def check(self, prompt_tokens: int, new_tokens: int) -> None:
         """Raise CacheFull, with both numbers, when a run would not fit; call before any work."""
@@ -77,8 +77,7 @@ class SharedCache:
 
     def reset(self) -> None:
         """Forget every slot. K and V are left as they are: unwritten slots are never read."""
-        for row in self._source:
-            row[:] = bytes(self.capacity)
+        self._source[:] = bytes(len(self._source))
 
     def write(self, layer: int, rows: Rows, k: Tensor, v: Tensor) -> None:
         """Store k, v [R, kv_heads, head_dim] of 1-based `layer` at the rows' positions."""
@@ -93,14 +92,12 @@ class SharedCache:
             keys[:, index] = k.to(keys.dtype)
             values[:, index] = v.to(values.dtype)
 
-    def mark(self, layer: int, rows: Rows, letter: str) -> None:
-        """Note where the slots of `rows` in 1-based `layer` came from (a KV source letter)."""
-        row = self._source[layer - 1]
-        if rows.contiguous:
-            row[rows.positions[0] : rows.span] = letter.encode() * len(rows)
-        else:
-            for position in rows.positions:
-                row[position] = ord(letter)
+    def mark(self, first: int, rows: Rows, letters: str) -> None:
+        """Note the KV source of the slots of `rows`: a letter per layer from `first` on."""
+        source = letters.encode()
+        for position in rows.positions:
+            start = position * self.layers + first - 1
+            self._source[start : start + len(source)] = source
 
     def view(self, layer: int, span: int) -> tuple[Tensor, Tensor]:
         """K and V of 1-based `layer`, slots 0..span-1: [kv_heads, span, head_dim] each."""
@@ -108,16 +105,18 @@ class SharedCache:
 
     def valid(self, layer: int) -> list[int]:
         """Positions of 1-based `layer` that hold an entry, ascending."""
-        return [p for p, letter in enumerate(self._source[layer - 1]) if letter != UNWRITTEN]
+        letters = self._source[layer - 1 :: self.layers]
+        return [p for p, letter in enumerate(letters) if letter != UNWRITTEN]
 
     def letters(self, position: int) -> str:
         """KV source of every layer at `position`, one letter per layer, '.' where unwritten."""
-        return "".join(chr(row[position] or ord(".")) for row in self._source)
+        row = self._source[position * self.layers : (position + 1) * self.layers]
+        return "".join(chr(letter or ord(".")) for letter in row)
 
     def crop(self, length: int) -> None:
         """Forget the slots at positions >= length in every layer."""
-        for row in self._source:
-            row[length:] = bytes(self.capacity - length)
+        start = length * self.layers
+        self._source[start:] = bytes(len(self._source) - start)
 
     def tensors(self) -> Sequence[Tensor]:
         """The buffers, for the memory ledger."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .cache import Rows
+from .control import Clock, Control
 from .errors import Cancelled, RiverError, SettingsError
 from .execution import open_execution
 from .exits import Moment
@@ -24,49 +25,10 @@ from .policies import resolve
 from .prompts import Prompt, check_ids, encode
 from .recorder import PART_OF, PARTS, Pass, Recorder
 from .records import CacheUpdate, PromptRecord, Record, RunRecord, RunSummary, TokenRecord
-from .sampling import Choice, describe, greedy, sample
-from .settings import DecodeSettings, check_threshold
+from .sampling import Choice, sample
+from .settings import DecodeSettings
 from .text import TextStream
 from .trace import full_trace
-
-
-class Control:
-    """A run's live controls, safe to use from another thread."""
-
-    def __init__(self) -> None:
-        self._threshold: float | None = None
-        self._cancelled = False
-
-    @property
-    def threshold(self) -> float | None:
-        """Threshold from the next pass on; None leaves the run's own."""
-        return self._threshold
-
-    @threshold.setter
-    def threshold(self, value: float) -> None:
-        self._threshold = check_threshold(value)
-
-    def cancel(self) -> None:
-        """Stop the run within one step."""
-        self._cancelled = True
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._cancelled
-
-
-class _Clock:
-    """Seconds of the run's own work: the time its consumer holds a record does not count."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-
-    def now(self) -> float:
-        return time.perf_counter() - self._start
-
-    def skip(self, seconds: float) -> None:
-        self._start += seconds
 
 
 class RunStream(Iterator[Record]):
@@ -93,6 +55,7 @@ class RunStream(Iterator[Record]):
         self._control = control if control is not None else Control()
         own = settings.threshold
         self._threshold = model.info.default_threshold if own is None else own
+        self._first_exit = model.info.entry_layer - 1
         self._engine = open_execution(model)
         self._actions = {"b": self._engine.backbone, "r": self._engine.river}
         self._log = Recorder(model, settings, plan, self._engine.name, chat)
@@ -141,7 +104,7 @@ class RunStream(Iterator[Record]):
         model.run += 1
         self._run_number = model.run
         model.cache.reset()
-        self._clock = _Clock()
+        self._clock = Clock()
         text = TextStream(model.tokenizer, self._settings.stop)
         generator = torch.Generator().manual_seed(self._settings.seed)
         reason, prefill, last = "cancelled", 0.0, 0.0
@@ -187,24 +150,35 @@ class RunStream(Iterator[Record]):
         if model.run != self._run_number:
             raise RiverError("another run started on this model; this one cannot go on.")
         engine.start(now.rows)
+        last, done = model.num_layers, 0
         left = may_leave and self._plan.full_river and self._leaves(now, 0)
-        first_exit, last = model.info.entry_layer - 1, model.num_layers
-        letters: list[str] = []
-        for layer in range(1, last + 1):
-            if self._control.cancelled and (now.index == 0 or layer == 1):
-                now.path = "".join(letters)
+        while done < last:
+            if self._control.cancelled and (now.index == 0 or done == 0):
                 now.similarities = engine.trace(now.exit_layer)
                 raise Cancelled
-            letter = self._plan.fill.action(layer) if left else "b"
-            self._timed(now, PART_OF.get(letter, "fill"), self._actions[letter], layer)
-            model.cache.mark(layer, now.rows, KV_SOURCE[letter])
-            letters.append(letter)
+            letter = self._plan.fill.action(done + 1) if left else "b"
+            until = self._until(now, done, may_leave and not left)
+            self._timed(now, PART_OF.get(letter, "fill"), self._actions[letter], done + 1, until)
+            model.cache.mark(done + 1, now.rows, KV_SOURCE[letter] * (until - done))
+            now.path += letter * (until - done)
+            done = until
             if not left:
-                now.exit_layer = layer
-                left = may_leave and first_exit <= layer < last and self._leaves(now, layer)
-        now.path = "".join(letters)
+                now.exit_layer = done
+                left = may_leave and self._first_exit <= done < last and self._leaves(now, done)
         now.logits = self._timed(now, "head", engine.logits)
         now.similarities = engine.trace(now.exit_layer)
+
+    def _until(self, now: Pass, done: int, may_leave: bool) -> int:
+        """The layer up to which nothing is to be decided, after `done` layers.
+
+        A prompt pass stops after each one, where it can be cancelled: its layers take long.
+        """
+        if now.index == 0:
+            return done + 1
+        if not may_leave:
+            return self._model.num_layers
+        asked = max(done + 1, self._first_exit, self._plan.rule.first(now.index))
+        return min(asked, self._model.num_layers)
 
     def _leaves(self, now: Pass, layer: int) -> bool:
         """Ask the exit rule after `layer`, timing the decision."""
@@ -237,11 +211,12 @@ class RunStream(Iterator[Record]):
         assert now.logits is not None
         if self._forced is not None:
             self._logits.append(now.logits.float().cpu().clone())
-            return describe(now.logits, self._forced[now.index])
+            return self._engine.describe(now.logits, self._forced[now.index])
         s = self._settings
         if s.temperature == 0:
-            return describe(now.logits, greedy(now.logits))
-        return describe(now.logits, sample(now.logits, s.temperature, s.top_p, generator))
+            return self._engine.describe(now.logits)
+        drawn = sample(now.logits, s.temperature, s.top_p, generator)
+        return self._engine.describe(now.logits, drawn)
 
     def _ends(self, now: Pass, choice: Choice) -> str:
         """Why this token is the last one, or ''."""

@@ -7,6 +7,7 @@ layer, last layer) the loop decides.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,9 +25,13 @@ class Moment:
 
 
 class ExitRule(Protocol):
-    """Decides after each backbone layer; `reads_similarity` False spares reading it then."""
+    """Decides after backbone layers; `reads_similarity` False spares reading it then."""
 
     reads_similarity: bool
+
+    def first(self, index: int) -> int:
+        """The layer before which the rows of pass `index` stay: the rule is not asked earlier."""
+        ...
 
     def leaves(self, at: Moment, similarity: Sequence[float]) -> bool:
         """True when the rows, one similarity each, leave after layer `at.layer` (0: before 1)."""
@@ -38,6 +43,10 @@ class Never:
 
     reads_similarity = False
 
+    def first(self, index: int) -> int:
+        """Beyond any layer."""
+        return sys.maxsize
+
     def leaves(self, at: Moment, similarity: Sequence[float]) -> bool:
         """Always False."""
         return False
@@ -47,6 +56,10 @@ class Similarity:
     """Leave when every row's similarity is strictly above the threshold (paper Eq. 1)."""
 
     reads_similarity = True
+
+    def first(self, index: int) -> int:
+        """Layer 1: every layer has a similarity."""
+        return 1
 
     def leaves(self, at: Moment, similarity: Sequence[float]) -> bool:
         """Minimum over the rows > threshold; never before layer 1."""
@@ -59,6 +72,10 @@ class Fixed:
 
     exit_layer: int
     reads_similarity = False
+
+    def first(self, index: int) -> int:
+        """`exit_layer` itself."""
+        return self.exit_layer
 
     def leaves(self, at: Moment, similarity: Sequence[float]) -> bool:
         """True from `exit_layer` on."""
@@ -75,9 +92,13 @@ class Schedule:
     exit_layers: tuple[int, ...]
     reads_similarity = False
 
+    def first(self, index: int) -> int:
+        """This pass's exit layer."""
+        return self.exit_layers[min(index, len(self.exit_layers) - 1)]
+
     def leaves(self, at: Moment, similarity: Sequence[float]) -> bool:
         """True from this pass's exit layer on."""
-        return at.layer >= self.exit_layers[min(at.index, len(self.exit_layers) - 1)]
+        return at.layer >= self.first(at.index)
 
 
 def exit_layers(options: Mapping[str, Any], allowed: Sequence[int]) -> list[int]:

@@ -5,12 +5,18 @@ Knows nothing of models. Logits are fp32 [V], raw: temperature and top-p touch o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .errors import RiverError
+
+BLOCK = 128
+ALTERNATIVES = 5
+LOWEST = -1e30  # a logit of -inf weighs nothing, and 0 x -inf would be NaN
 
 
 @dataclass(frozen=True)
@@ -23,9 +29,16 @@ class Choice:
     alternatives: tuple[tuple[int, float], ...]  # the five most likely: id, logprob
 
 
+def _blocks(logits: Tensor) -> Tensor:
+    """fp32 [V] -> [blocks, BLOCK], padded with -inf: the best ids are in the best blocks."""
+    return F.pad(logits, (0, -logits.numel() % BLOCK), value=-torch.inf).view(-1, BLOCK)
+
+
 def greedy(logits: Tensor) -> int:
     """The id of the largest logit of fp32 [V]; ties take the lowest id."""
-    return int(torch.nonzero(logits == logits.max())[0])
+    blocks = _blocks(logits)
+    block = int(blocks.amax(1).argmax())  # argmax takes the first of equals
+    return block * BLOCK + int(blocks[block].argmax())
 
 
 def sample(logits: Tensor, temperature: float, top_p: float, generator: torch.Generator) -> int:
@@ -43,19 +56,30 @@ def sample(logits: Tensor, temperature: float, top_p: float, generator: torch.Ge
     return int(order[torch.multinomial(probabilities, 1, generator=generator)])
 
 
-def describe(logits: Tensor, token_id: int, count: int = 5) -> Choice:
+def describe(logits: Tensor, token_id: int, count: int = ALTERNATIVES) -> Choice:
     """Log-probability of `token_id`, entropy and the `count` best of fp32 [V].
 
     Raises RiverError where logits are not finite.
     """
-    logprobs = logits.log_softmax(-1)
-    entropy = -(logprobs.exp() * logprobs).sum()
-    values, ids = torch.topk(logprobs, min(count, logits.numel()))
-    row = torch.cat([logprobs[token_id].reshape(1), entropy.reshape(1), values]).tolist()
-    if any(value != value for value in row[:3]):
+    blocks = _blocks(logits)
+    found = blocks.amax(1).topk(min(count, blocks.shape[0])).indices.sort().values
+    values, places = blocks[found].flatten().topk(min(count, logits.numel()))
+    ids = found[places // BLOCK] * BLOCK + places % BLOCK
+    below = (logits - values[0]).clamp(min=LOWEST)
+    weights = below.exp()
+    total = weights.sum()
+    entropy = total.log() - torch.dot(weights, below) / total
+    chosen = torch.cat([logits[token_id].reshape(1), values]) - values[0] - total.log()
+    row = torch.cat([chosen[:1], entropy.reshape(1), chosen[1:]]).tolist()
+    best = sorted(zip(ids.tolist(), row[2:], strict=True), key=lambda pair: (-pair[1], pair[0]))
+    return checked(Choice(token_id, row[0], row[1], tuple(best)))
+
+
+def checked(choice: Choice) -> Choice:
+    """The choice itself; raises RiverError where the logits behind it are not finite."""
+    if any(map(math.isnan, (choice.logprob, choice.entropy, choice.alternatives[0][1]))):
         raise RiverError(
             "the logits are not finite; the model's weights or its dtype overflowed, try "
             "dtype='float32'."
         )
-    best = sorted(zip(ids.tolist(), row[2:], strict=True), key=lambda pair: (-pair[1], pair[0]))
-    return Choice(token_id, row[0], row[1], tuple(best))
+    return choice

@@ -26,8 +26,7 @@ def full_trace(
     )
     engine = EagerExecution(model, scratch, scratch=True)
     engine.start(Rows(fed, tuple(range(len(fed)))))
-    for layer in range(1, model.num_layers + 1):
-        engine.backbone(layer)
+    engine.backbone(1, model.num_layers)
     layers = engine.trace(model.num_layers)
     first = len(fed) - passes
     return tuple(tuple(row[first + n] for row in layers) for n in range(passes))

@@ -1,8 +1,8 @@
 """The interface between the loop and whatever computes: the verbs of one pass.
 
-The loop says what runs, an Execution runs it. `start` takes the rows, `backbone` and `river` run a
-layer and write its KV, `read` gives a backbone layer's similarities to the host, `logits` the last
-row's scores. Knows nothing of exits, policies or records.
+The loop says what runs, an Execution runs it. `start` takes the rows, `backbone` and `river` run
+layers and write their KV, `read` gives a backbone layer's similarities to the host, `logits` the
+last row's scores. Knows nothing of exits, policies or records.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from ..cache import Rows
+from ..sampling import Choice
 
 
 class Execution(Protocol):
@@ -24,12 +25,12 @@ class Execution(Protocol):
         """Embed the rows' token ids: the residual stream becomes fp32 [R, d]."""
         ...
 
-    def backbone(self, layer: int) -> None:
-        """Run a backbone layer on the rows, in place, and note their similarities."""
+    def backbone(self, first: int, last: int) -> None:
+        """Run backbone layers first..last on the rows, in place, and note their similarities."""
         ...
 
-    def river(self, layer: int) -> None:
-        """Run a river layer on the rows, in place."""
+    def river(self, first: int, last: int) -> None:
+        """Run river layers first..last on the rows, in place."""
         ...
 
     def read(self, layer: int) -> Sequence[float]:
@@ -42,6 +43,10 @@ class Execution(Protocol):
 
     def logits(self) -> Tensor:
         """Scores of the last row, fp32 [V]; valid until the next pass."""
+        ...
+
+    def describe(self, logits: Tensor, token_id: int | None = None) -> Choice:
+        """What logits [V] say about a token (default: the best); RiverError if not finite."""
         ...
 
     def settle(self) -> None:

@@ -11,6 +11,7 @@ from ..block import BlockRows, rms_norm, run_block, similarity
 from ..cache import Rows, SharedCache
 from ..errors import RiverError
 from ..model import RiverModel
+from ..sampling import Choice, describe, greedy
 
 
 class EagerExecution:
@@ -48,17 +49,19 @@ class EagerExecution:
         slot = 1 if self._scratch else layer
         return run_block(self._x, weights, model.shape, self._at, self._cache, slot)
 
-    def backbone(self, layer: int) -> None:
-        """Run a backbone layer on the rows, in place, and note their similarities."""
-        before, self._x = self._x, self._run(layer, backbone=True)
-        if self._x.shape[0] == 1:  # compared when a rule asks, or once at the end of the pass
-            self._pairs.append((before, self._x))
-        else:
-            self._note(similarity(before, self._x).unsqueeze(0))
+    def backbone(self, first: int, last: int) -> None:
+        """Run backbone layers first..last on the rows, in place, and note their similarities."""
+        for layer in range(first, last + 1):
+            before, self._x = self._x, self._run(layer, backbone=True)
+            if self._x.shape[0] == 1:  # compared when a rule asks, or once at the pass's end
+                self._pairs.append((before, self._x))
+            else:
+                self._note(similarity(before, self._x).unsqueeze(0))
 
-    def river(self, layer: int) -> None:
-        """Run a river layer on the rows, in place."""
-        self._x = self._run(layer, backbone=False)
+    def river(self, first: int, last: int) -> None:
+        """Run river layers first..last on the rows, in place."""
+        for layer in range(first, last + 1):
+            self._x = self._run(layer, backbone=False)
 
     def read(self, layer: int) -> Sequence[float]:
         """Similarities of the rows after backbone `layer` of this pass, as host floats [R].
@@ -85,6 +88,10 @@ class EagerExecution:
         """Scores of the last row, fp32 [V]."""
         model = self._model
         return model.head(rms_norm(self._x[-1:], model.final_norm, model.shape.eps))[0]
+
+    def describe(self, logits: Tensor, token_id: int | None = None) -> Choice:
+        """What logits [V] say about a token (default: the best); RiverError if not finite."""
+        return describe(logits, greedy(logits) if token_id is None else token_id)
 
     def settle(self) -> None:
         """Wait until everything asked for is done (for clocks)."""

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..block import LayerWeights
+from ..block import BlockShape, LayerWeights
 from ..cache import Rows
 from ..kernels.native import NativeDense, NativeInt4
 from ..model import RiverModel
+from ..sampling import ALTERNATIVES, Choice, checked
 from .eager import EagerExecution, check_finite
-from .native import NativeLayer, NativeStep
+from .native import NativeBank, NativeLayer, NativeStep
 
 
 def can_fuse(model: RiverModel) -> bool:
@@ -31,7 +32,7 @@ def can_fuse(model: RiverModel) -> bool:
 
 
 class FusedExecution(EagerExecution):
-    """Eager for many rows, one C++ call per layer for a single row."""
+    """Eager for many rows; for a single row, one C++ call for any number of layers."""
 
     name = "fused C++ steps"
 
@@ -41,8 +42,8 @@ class FusedExecution(EagerExecution):
         self._single = False
         self._h = torch.empty(model.shape.hidden)
         self._scores = torch.empty(model.vocab)
-        self._k, self._v = model.cache.k.unbind(0), model.cache.v.unbind(0)
-        self._native: dict[int, tuple[LayerWeights, NativeLayer]] = {}  # by id; the key stays alive
+        self._cached = model.cache.k.unbind(0), model.cache.v.unbind(0)
+        self._banks: dict[tuple[bool, int], NativeBank] = {}
 
     def start(self, rows: Rows) -> None:
         """Embed the rows' token ids: the residual stream becomes fp32 [R, d]."""
@@ -54,38 +55,36 @@ class FusedExecution(EagerExecution):
         self._position = rows.positions[0]
         self._host = []
 
-    def _run_row(self, weights: LayerWeights, layer: int) -> float:
-        if id(weights) not in self._native:
-            shape = self._model.shape
-            made = NativeLayer(
-                **{"o" if name == "out" else name: w for name, w in weights.linears.items()},
-                attn_norm=weights.attn_norm,
-                ffn_norm=weights.ffn_norm,
-                eps=shape.eps,
-                heads=shape.heads,
-                kv_heads=shape.kv_heads,
-                head_dim=shape.head_dim,
-            )
-            self._native[id(weights)] = weights, made
-        native = self._native[id(weights)][1]
-        k, v = self._k[layer - 1], self._v[layer - 1]
-        return self._step.layer(native, self._h, k, v, self._position)
+    def _bank(self, twins: bool, first: int) -> NativeBank:
+        """The layers of one bank from `first` on, bound to their cache slots."""
+        key = twins, first
+        if key not in self._banks:
+            model, count = self._model, self._model.num_layers
+            layers = [model.twin(n) for n in range(first, count + 1)] if twins else model.backbone
+            ks, vs = (side[first - 1 :] for side in self._cached)
+            native = [native_layer(weights, model.shape) for weights in layers]
+            self._banks[key] = self._step.bank(native, ks, vs)
+        return self._banks[key]
 
-    def backbone(self, layer: int) -> None:
-        """Run a backbone layer on the rows, in place, and note their similarities."""
+    def backbone(self, first: int, last: int) -> None:
+        """Run backbone layers first..last on the rows, in place, and note their similarities."""
         if not self._single:
-            super().backbone(layer)
+            super().backbone(first, last)
             return
-        value = self._run_row(self._model.backbone[layer - 1], layer)
-        check_finite((value,), layer)
-        self._host.append((value,))
+        bank = self._bank(False, 1)
+        values = self._step.run(bank, self._h, self._position, first - 1, last)
+        for layer, value in enumerate(values, start=first):
+            check_finite((value,), layer)
+            self._host.append((value,))
 
-    def river(self, layer: int) -> None:
-        """Run a river layer on the rows, in place."""
+    def river(self, first: int, last: int) -> None:
+        """Run river layers first..last on the rows, in place."""
         if not self._single:
-            super().river(layer)
+            super().river(first, last)
             return
-        self._run_row(self._model.twin(layer), layer)
+        start = min(first, self._model.info.entry_layer)
+        bank = self._bank(True, start)
+        self._step.run(bank, self._h, self._position, first - start, last - start + 1)
 
     def trace(self, layers: int) -> list[Sequence[float]]:
         """Similarities of backbone layers 1..layers of this pass, [layer][row]."""
@@ -98,3 +97,22 @@ class FusedExecution(EagerExecution):
         model = self._model
         self._step.head(model.final_norm, model.shape.eps, model.head, self._h, self._scores)
         return self._scores
+
+    def describe(self, logits: Tensor, token_id: int | None = None) -> Choice:
+        """What logits [V] say about a token (default: the best); RiverError if not finite."""
+        best, logprob, entropy = self._step.choice(logits, token_id, ALTERNATIVES)
+        chosen = best[0][0] if token_id is None else token_id
+        return checked(Choice(chosen, logprob, entropy, tuple(best)))
+
+
+def native_layer(weights: LayerWeights, shape: BlockShape) -> NativeLayer:
+    """The layer as the C++ step reads it."""
+    return NativeLayer(
+        **{"o" if name == "out" else name: w for name, w in weights.linears.items()},
+        attn_norm=weights.attn_norm,
+        ffn_norm=weights.ffn_norm,
+        eps=shape.eps,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+    )

@@ -22,16 +22,16 @@ from ..kernels.native import (
     CMatrix,
     NativeDense,
     NativeInt4,
-    NativeLibrary,
-    load_library,
 )
+from ..kernels.native_library import NativeLibrary, load_library
 
 Native = NativeDense | NativeInt4
 POINTER = ctypes.sizeof(ctypes.c_void_p)
+ATTENTION, FEED_FORWARD, BOTH = 1, 2, 3  # Parts of native_layer.h
 
 
 class CLayer(ctypes.Structure):
-    """`Layer` of native.cpp."""
+    """`Layer` of native_layer.h."""
 
     _fields_ = (
         *((name, CMatrix) for name in ("qkv", "o", "gate_up", "down")),
@@ -42,12 +42,12 @@ class CLayer(ctypes.Structure):
 
 
 class CCache(ctypes.Structure):
-    """`Cache` of native.cpp."""
+    """`Cache` of native_layer.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("k", "v")),
         *((name, ctypes.c_int64) for name in ("kind", "head_stride", "row_stride")),
-        *((name, ctypes.c_void_p) for name in ("cos", "sin")),
+        *((name, ctypes.c_void_p) for name in ("cos", "sin", "readable", "count")),
     )
 
 
@@ -121,18 +121,22 @@ class NativeBank:
     """Layers and the cache slots that they write, bound by `NativeStep.bank`. Keeps all tensors."""
 
     def __init__(
-        self, layers: Sequence[NativeLayer], caches: Sequence[CCache], kept: list[Tensor]
+        self,
+        layers: Sequence[NativeLayer],
+        caches: Sequence[CCache],
+        slots: list[Tensor],
+        kept: list[Tensor],
     ) -> None:
         self.layers = tuple(layers)
         self.hidden = layers[0].hidden
         self.layer_bytes = max(layer.nbytes for layer in layers)
-        self.capacity = min(tensor.shape[-2] for tensor in kept)
+        self.capacity = min(tensor.shape[-2] for tensor in [*slots, *kept[:2]])
         pointers, numbers = ctypes.c_void_p * len(layers), ctypes.c_float * len(layers)
         descriptors = pointers(*(ctypes.addressof(layer.descriptor) for layer in layers))
-        slots = pointers(*(ctypes.addressof(cache) for cache in caches))
+        where = pointers(*(ctypes.addressof(cache) for cache in caches))
         self.cosines = numbers()
-        self.addresses = tuple(ctypes.addressof(a) for a in (descriptors, slots, self.cosines))
-        self._kept = (descriptors, slots, caches, kept)
+        self.addresses = tuple(ctypes.addressof(a) for a in (descriptors, where, self.cosines))
+        self._kept = (descriptors, where, caches, slots, kept)
 
 
 class NativeStep:
@@ -147,30 +151,39 @@ class NativeStep:
         self._cos = _fp32(cos, (cos.shape[0], cos.shape[-1]), "cos")
         self._sin = _fp32(sin, tuple(cos.shape), "sin")
         self._layers, self._heads = (
-            {hold: library.function(name, result, arguments, hold) for hold in (True, False)}
-            for name, result, arguments in (
-                ("river_layers", ctypes.c_int64, "ppnpndip"),
-                ("river_head", None, "ppdppi"),
-            )
+            {hold: library.function(name, None, arguments, hold) for hold in (True, False)}
+            for name, arguments in (("river_layers", "ppnpnnip"), ("river_head", "ppdppi"))
         )
-        self._banks: dict[int, tuple[Tensor, Tensor, NativeBank]] = {}
+        self._keys_values = library.function("river_keys_values", None, "ppnpni", hold=True)
+        self._choice = library.function("river_choice", None, "pnnnppp", hold=True)
+        self._all = torch.full((1,), -1)
         self._h: Tensor | None = None
         self._h_address = self._hidden = 0
         self._threads = torch.get_num_threads
 
     def bank(
-        self, layers: Sequence[NativeLayer], ks: Sequence[Tensor], vs: Sequence[Tensor]
+        self,
+        layers: Sequence[NativeLayer],
+        ks: Sequence[Tensor],
+        vs: Sequence[Tensor],
+        readable: tuple[Tensor, Tensor] | None = None,
     ) -> NativeBank:
         """Layers of the same sizes with their k and v [kv_heads, capacity, head_dim], for `run`.
 
-        fp16, bf16 or fp32, kept by the bank. Raises ValueError where shapes do not fit.
+        fp16, bf16 or fp32, kept by the bank. `readable` are rows int32 [layers, capacity] and their
+        counts int64 [layers], below 0 where a token may read every row before its own. Raises
+        ValueError where shapes do not fit.
         """
-        caches = [self._cache(layer, k, v) for layer, k, v in zip(layers, ks, vs, strict=True)]
+        rows, counts = readable or (torch.empty(len(layers), 1, dtype=torch.int32), self._all)
+        caches = [
+            self._cache(layer, k, v, (rows[n].data_ptr(), counts[n % len(counts)].data_ptr()))
+            for n, (layer, k, v) in enumerate(zip(layers, ks, vs, strict=True))
+        ]
         if len({layer.sizes for layer in layers}) != 1:
             raise ValueError("the layers of a bank have to be of the same sizes")
-        return NativeBank(layers, caches, [*ks, *vs, self._cos, self._sin])
+        return NativeBank(layers, caches, [*ks, *vs], [self._cos, self._sin, rows, counts])
 
-    def _cache(self, layer: NativeLayer, k: Tensor, v: Tensor) -> CCache:
+    def _cache(self, layer: NativeLayer, k: Tensor, v: Tensor, readable: tuple[int, int]) -> CCache:
         """The descriptor of k and v, once they are known to fit the layer."""
         size = (layer.kv_heads, k.shape[1], layer.head_dim)
         fits = k.shape == v.shape == size and k.stride() == v.stride() and k.stride(2) == 1
@@ -179,18 +192,39 @@ class NativeStep:
         if self._cos.shape[1] != layer.head_dim:
             raise ValueError(f"cos has {self._cos.shape[1]} columns for heads of {layer.head_dim}")
         pointers = (k.data_ptr(), v.data_ptr(), TYPES.index(k.dtype), k.stride(0), k.stride(1))
-        return CCache(*pointers, self._cos.data_ptr(), self._sin.data_ptr())
+        return CCache(*pointers, self._cos.data_ptr(), self._sin.data_ptr(), *readable)
 
     def run(
-        self, bank: NativeBank, h: Tensor, position: int, first: int, last: int, stop: float = 2.0
+        self, bank: NativeBank, h: Tensor, position: int, first: int, last: int, parts: int = BOTH
     ) -> list[float]:
         """Run layers first..last-1 (from 0) of `bank` on h fp32 [d] in place, in one call.
 
-        Writes row `position` of their k and v, attends to rows 0..position, and returns the cosine
-        of each layer's input and output, NaN where h is not finite; ends after the first layer
-        whose cosine is above `stop`. h is checked when it is first seen and then known by identity.
-        Raises CacheFull beyond the cache or the RoPE tables, IndexError beyond the bank.
+        Writes row `position` of their k and v, attends to the readable rows before it and to
+        itself, and returns the cosine of what went into and came out of each layer, NaN where h is
+        not finite. `parts` ATTENTION or FEED_FORWARD runs only that half of each. h is checked when
+        it is first seen and then known by identity. Raises CacheFull beyond the cache or the RoPE
+        tables, IndexError beyond the bank.
         """
+        self._check(bank, h, position, first, last)
+        count, (layers, caches, cosines) = last - first, bank.addresses
+        self._layers[count * bank.layer_bytes <= HOLD_BYTES](
+            layers + POINTER * first, caches + POINTER * first, count,
+            self._h_address, position, parts, self._threads(), cosines,
+        )  # fmt: skip
+        return bank.cosines[:count]
+
+    def keys_values(
+        self, bank: NativeBank, h: Tensor, position: int, first: int, last: int
+    ) -> None:
+        """Write row `position` of k and v of layers first..last-1 as h fp32 [d] gives them."""
+        self._check(bank, h, position, first, last)
+        layers, caches, _ = bank.addresses
+        self._keys_values(
+            layers + POINTER * first, caches + POINTER * first, last - first,
+            self._h_address, position, self._threads(),
+        )  # fmt: skip
+
+    def _check(self, bank: NativeBank, h: Tensor, position: int, first: int, last: int) -> None:
         if not 0 <= position < bank.capacity:
             raise CacheFull(f"position {position} is outside a cache of {bank.capacity} rows.")
         if not 0 <= first < last <= len(bank.layers):
@@ -198,23 +232,6 @@ class NativeStep:
         if h is not self._h or bank.hidden != self._hidden:
             self._h, self._hidden = _fp32(h, (bank.hidden,), "h"), bank.hidden
             self._h_address = h.data_ptr()
-        count, (layers, caches, cosines) = last - first, bank.addresses
-        ran = self._layers[count * bank.layer_bytes <= HOLD_BYTES](
-            layers + POINTER * first, caches + POINTER * first, count,
-            self._h_address, position, stop, self._threads(), cosines,
-        )  # fmt: skip
-        return bank.cosines[:ran]
-
-    def layer(self, layer: NativeLayer, h: Tensor, k: Tensor, v: Tensor, position: int) -> float:
-        """`run` for one layer with its k and v; returns its cosine.
-
-        Pass the same tensor objects at every step (`cache.k.unbind()` once, not `cache.k[i]` each
-        time): others are bound anew.
-        """
-        known = self._banks.get(id(layer))
-        if known is None or known[0] is not k or known[1] is not v:
-            known = self._banks[id(layer)] = (k, v, self.bank([layer], [k], [v]))
-        return self.run(known[2], h, position, 0, 1)[0]
 
     def head(self, norm: Tensor, eps: float, linear: Linear, h: Tensor, logits: Tensor) -> None:
         """Write the scores of h fp32 [d], normed with `norm` fp32 [d], into logits fp32 [V]."""
@@ -229,3 +246,21 @@ class NativeStep:
             ctypes.addressof(head.descriptor), norm.data_ptr(), eps, h.data_ptr(),
             logits.data_ptr(), self._threads(),
         )  # fmt: skip
+
+    def choice(
+        self, logits: Tensor, token_id: int | None, wanted: int
+    ) -> tuple[list[tuple[int, float]], float, float]:
+        """The `wanted` best (id, log-probability) of logits fp32 [V], equals by the lower id.
+
+        And the log-probability of `token_id` (of the best where None) and the entropy, in nats;
+        not finite where the logits are not.
+        """
+        size, count = logits.shape[0], min(wanted, logits.shape[0])
+        _fp32(logits, (size,), "logits")
+        ids, scores = (ctypes.c_int64 * count)(), (ctypes.c_float * count)()
+        about = (ctypes.c_float * 2)()
+        self._choice(
+            logits.data_ptr(), size, -1 if token_id is None else token_id, count,
+            ctypes.addressof(ids), ctypes.addressof(scores), ctypes.addressof(about),
+        )  # fmt: skip
+        return list(zip(ids, scores, strict=True)), about[0], about[1]

@@ -19,7 +19,8 @@ from torch import Tensor
 from ..errors import KernelUnavailable
 from .base import Linear, QuantMatrix
 from .micro import processor, random_matrix, random_weight, time_kernel
-from .native import NativeDense, NativeInt4, load_library
+from .native import NativeDense, NativeInt4
+from .native_library import load_library
 from .torch_dense import MkldnnDense, TorchDense
 from .torch_int4 import AtenInt4, TinygemmInt4
 

@@ -117,7 +117,7 @@ static void dense_rows(const T* w, int64_t k, const float* x, int64_t from, int6
         f32x8 acc[4] = {};
         int64_t i = 0;
         for (; i + line <= k; i += line) {
-            __builtin_prefetch((const char*)(row + i) + 1024);
+            __builtin_prefetch((const char*)(row + i) + 4096);
 #pragma GCC unroll 4
             for (int j = 0; j < line / 8; j++)
                 acc[j] += widen(row + i + 8 * j) * load<f32x8>(x + i + 8 * j);

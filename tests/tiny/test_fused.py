@@ -14,7 +14,8 @@ from river_core.execution import open_execution
 from river_core.execution.eager import EagerExecution
 from river_core.execution.fused import FusedExecution, can_fuse
 from river_core.kernels.micro import random_matrix
-from river_core.kernels.native import NativeDense, NativeInt4, load_library
+from river_core.kernels.native import NativeDense, NativeInt4
+from river_core.kernels.native_library import load_library
 from river_core.model import RiverModel
 
 
@@ -52,8 +53,11 @@ def run(engine, model, ids, exits):
     found = []
     for start, stop, exit_layer in [(0, 4, 2), *((n, n + 1, e) for n, e in enumerate(exits, 4))]:
         engine.start(Rows(tuple(ids[start:stop]), tuple(range(start, stop))))
-        for layer in range(1, model.num_layers + 1):
-            (engine.backbone if layer <= exit_layer else engine.river)(layer)
+        engine.backbone(1, 1)
+        if exit_layer > 1:
+            engine.backbone(2, exit_layer)
+        if exit_layer < model.num_layers:
+            engine.river(exit_layer + 1, model.num_layers)
         found.append((engine.trace(exit_layer), engine.logits().clone()))
     return found
 

@@ -26,6 +26,7 @@ _CORE: Rows = (
     ("cache.py", "sampling.py", "metrics.py", "text.py"),
     (
         "kernels/base.py",
+        "kernels/native_library.py",
         "kernels/*.py",
         "kernels/micro.py",
         "kernels/choose.py",
@@ -42,7 +43,7 @@ _CORE: Rows = (
         *("execution/base.py", "execution/native.py", "execution/eager.py", "execution/fused.py"),
         *("execution/cuda_graphs.py", "execution/__init__.py"),
     ),
-    ("recorder.py", "trace.py", "decode.py"),
+    ("control.py", "recorder.py", "trace.py", "decode.py"),
     (
         *("figures.py", "peers.py", "calibrate.py", "compare.py", "sweep.py", "bandwidth.py"),
         *("bench_report.py", "bench.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),

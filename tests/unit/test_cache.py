@@ -34,9 +34,10 @@ def test_rows_land_where_they_stand(cache, positions):
 
 
 def test_crop_and_reset_forget_slots(cache):
-    cache.mark(1, rows_at(0, 1, 2, 3), "b")
+    cache.mark(1, rows_at(0, 1, 2, 3), "bb")
     cache.crop(2)
-    assert cache.valid(1) == [0, 1]
+    assert cache.valid(1) == cache.valid(2) == [0, 1]
+    assert cache.valid(3) == []
     cache.reset()
     assert cache.valid(1) == []
 

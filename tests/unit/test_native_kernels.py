@@ -18,7 +18,8 @@ from torch import Tensor
 from river_core.errors import CacheFull, KernelUnavailable
 from river_core.execution.native import NativeLayer, NativeStep
 from river_core.kernels.base import Linear, QuantMatrix
-from river_core.kernels.native import FEW_ROWS, NativeDense, NativeInt4, NativeLibrary, load_library
+from river_core.kernels.native import FEW_ROWS, NativeDense, NativeInt4
+from river_core.kernels.native_library import NativeLibrary, load_library
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to build them with")
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -170,6 +171,11 @@ def reference(
     return y, float(F.cosine_similarity(h, y, 0)), turn(new_k), new_v
 
 
+def one(step: NativeStep, layer: NativeLayer, h: Tensor, k: Tensor, v: Tensor, at: int) -> float:
+    """One layer on one row, bound anew each time; its cosine."""
+    return step.run(step.bank([layer], [k], [v]), h, at, 0, 1)[0]
+
+
 @pytest.mark.parametrize("kind", [*DTYPES, "int4-32", "int4-64", "int4-128"])
 @pytest.mark.parametrize("repeat", [1, 3, 4])
 @pytest.mark.parametrize("dim", [32, 64, 128])
@@ -183,7 +189,7 @@ def test_fused_layer(library: NativeLibrary, kind: str, repeat: int, dim: int) -
             both[:, :, :position] = torch.randn(2, weights.kv_heads, position, dim)
             h = torch.randn(weights.hidden) * 3
             found = h.clone()
-            similarity = step.layer(weights, found, k, v, position)
+            similarity = one(step, weights, found, k, v, position)
             y, cosine, new_k, new_v = reference(weights, h, (k, v), (position, *tables))
             for cache, row in ((k, new_k), (v, new_v)):
                 limit = row.abs() * ulp + (DENSE_ERROR if exact else INT4_ERROR) * row.abs().max()
@@ -206,8 +212,10 @@ def test_steps_repeat_whatever_the_threads(library: NativeLibrary, kind: str) ->
         bank = step.bank(layers, k.unbind(), v.unbind())
         seen, logits = [], torch.empty(331)
         for position, h in enumerate(start.clone()):
-            one = [] if together else [step.layer(layers[0], h, k[0], v[0], position)]
-            seen.append(torch.tensor([*one, *step.run(bank, h, position, len(one), 2)]))
+            spans = [(0, 2)] if together else [(0, 1), (1, 2)]
+            seen.append(
+                torch.tensor([c for a, b in spans for c in step.run(bank, h, position, a, b)])
+            )
             step.head(norm, 1e-5, head, h, logits)
             assert error(logits, F.rms_norm(h, h.shape, norm, 1e-5), head) < INT4_ERROR
             seen += [h, logits.clone()]
@@ -217,19 +225,6 @@ def test_steps_repeat_whatever_the_threads(library: NativeLibrary, kind: str) ->
     for threads in (1, 2, 3):
         again = run(threads, together=True)
         assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True)), threads
-
-
-def test_a_run_stops_above_a_cosine(library: NativeLibrary) -> None:
-    torch.set_num_threads(2)
-    step, layers = NativeStep(*rope(64), library), [fused("fp32", 3, 64, library) for _ in range(4)]
-    k, v = torch.zeros(2, 4, 2, CAPACITY, 64)
-    bank, start = step.bank(layers, k.unbind(), v.unbind()), torch.randn(192)
-    cosines = step.run(bank, start.clone(), 0, 0, 4)
-    for stop in cosines:
-        ran = next((i for i, c in enumerate(cosines) if c > stop), 3) + 1
-        h, alone = start.clone(), start.clone()
-        assert step.run(bank, h, 0, 0, 4, stop) == step.run(bank, alone, 0, 0, ran) == cosines[:ran]
-        assert torch.equal(h, alone)
 
 
 def test_fused_layer_refuses_what_it_cannot_run(library: NativeLibrary) -> None:
@@ -243,9 +238,9 @@ def test_fused_layer_refuses_what_it_cannot_run(library: NativeLibrary) -> None:
         (h, v.half(), 0, ValueError, "k and v have to be"),
     ):
         with pytest.raises(expected, match=match):
-            step.layer(layer, row, k, values, position)
+            one(step, layer, row, k, values, position)
     h[7] = math.nan
-    assert math.isnan(step.layer(layer, h, k, v, 0))
+    assert math.isnan(one(step, layer, h, k, v, 0))
 
 
 def attempt(monkeypatch: pytest.MonkeyPatch, where: Path, script: str) -> str:

@@ -51,6 +51,27 @@ def test_describe_by_hand():
     assert [i for i, _ in found.alternatives] == [0, 1]
 
 
+@pytest.mark.parametrize("size", [1, 3, 5, 127, 128, 129, 1000, 49152])
+def test_blocks_change_nothing(size):
+    generator = torch.Generator().manual_seed(size)
+    for draw in range(8):
+        logits = 4 * torch.randn(size, generator=generator)
+        if draw % 2:
+            logits = logits.round()  # ties, some over several blocks
+            logits[:: 1 + draw] = -torch.inf if draw > 4 and size > 100 else 0.0
+        slow = logits.double().log_softmax(-1)
+        found = describe(logits, size // 2)
+        values = slow.topk(min(5, size)).values.tolist()
+        assert greedy(logits) == int(torch.nonzero(logits == logits.max())[0])
+        assert [p for _, p in found.alternatives] == pytest.approx(values, abs=2e-5)
+        for i, logprob in found.alternatives:
+            assert logprob == pytest.approx(float(slow[i]), abs=2e-5)
+        assert len({i for i, _ in found.alternatives}) == len(values)
+        assert found.logprob == pytest.approx(float(slow[size // 2]), abs=2e-5)
+        entropy = float(-(slow.exp() * slow.clamp(min=-1e30)).sum())
+        assert found.entropy == pytest.approx(entropy, abs=2e-5)
+
+
 def test_logits_that_are_not_finite_raise():
     with pytest.raises(RiverError, match="not finite"):
         describe(torch.tensor([0.0, math.nan]), 0)
