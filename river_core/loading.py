@@ -28,6 +28,8 @@ from .families import (
 )
 from .kernels.base import Linear, QuantMatrix
 from .kernels.choose import KernelPlan
+from .kernels.native import on_large_pages
+from .kernels.pages import together
 from .model import ModelInfo, Progress, RiverModel
 from .plan import plan_kernels
 from .quantize import RiverFile, check_group, quantize_fused
@@ -91,11 +93,11 @@ class _Loader:
         self.plan: KernelPlan = plan
         tokenizer = self._tokenizer()
         embedding = self._tensor(TENSOR_NAMES.embed, (self.vocab, self.shape.hidden))
-        embedding = embedding.to(plan.dtype)
+        (embedding,) = together([embedding.to(plan.dtype)])
         head_weight = embedding
         if not self.tied:
             size = (self.vocab, self.shape.hidden)
-            head_weight = self._tensor(TENSOR_NAMES.head, size).to(plan.dtype)
+            (head_weight,) = together([self._tensor(TENSOR_NAMES.head, size).to(plan.dtype)])
         backbone = self._backbone()
         river = self._river(backbone)
         shape = self.shape
@@ -179,6 +181,7 @@ class _Loader:
                 joined = torch.cat(list(parts.values()))
                 digest.update(joined.cpu().contiguous().view(torch.uint8).numpy().data)
                 linears[fused] = self.plan.make_dense(joined)
+            on_large_pages(list(linears.values()))
             names = [TENSOR_NAMES.attn_norm, TENSOR_NAMES.ffn_norm]
             names = [name.format(layer=layer - 1) for name in names]
             expected |= set(names)
@@ -211,6 +214,7 @@ class _Loader:
             fused: self.plan.make_int4(_to(matrices[f"{layer}.{fused}"], self.device))
             for fused in FUSED
         }
+        on_large_pages(list(linears.values()))
         return LayerWeights(attn_norm=own.attn_norm, ffn_norm=own.ffn_norm, **linears)
 
     def _matrices(self, layers: Any, label: str) -> dict[str, QuantMatrix]:

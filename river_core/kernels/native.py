@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..errors import KernelUnavailable
-from .base import QuantMatrix
+from .base import Linear, QuantMatrix
 from .native_library import NativeLibrary, load_library, open_library
+from .pages import together
 
 FEW_ROWS = 4  # more rows than this go through torch's matrix product in fp32
 SCRATCH = 1 << 20  # fp32 numbers converted at a time for that product
@@ -66,6 +68,12 @@ class _Native(ABC):
     def tensors(self) -> list[Tensor]:
         return list(self._kept)
 
+    def move(self, kept: list[Tensor]) -> None:
+        """Read the weights from copies of `tensors()` from now on. Before anything points here."""
+        self._kept = kept
+        self.descriptor.weight = kept[0].data_ptr()
+        self.descriptor.meta = kept[1].data_ptr() if len(kept) > 1 else None
+
     def __call__(self, x: Tensor) -> Tensor:
         """x [M, K] fp32 on the CPU -> x W^T [M, N] fp32. ValueError where K does not fit."""
         if x.ndim != 2 or x.shape[1] != self.shape[1]:
@@ -100,14 +108,14 @@ class NativeDense(_Native):
         if weight.device.type != "cpu" or weight.dtype not in TYPES:
             what = f"{weight.dtype} on {weight.device}"
             raise KernelUnavailable(f"native kernels take fp16, bf16, fp32 on a CPU, not {what}.")
-        self.weight = weight.contiguous()
+        weight = weight.contiguous()
         kind = TYPES.index(weight.dtype)
         self.name = ("native-fp16", "native-bf16", "native-fp32")[kind]
-        matrix = CMatrix(kind, 0, *weight.shape, self.weight.data_ptr(), None)
-        super().__init__(library, [self.weight], matrix)
+        matrix = CMatrix(kind, 0, *weight.shape, weight.data_ptr(), None)
+        super().__init__(library, [weight], matrix)
 
     def _rows(self, start: int, stop: int) -> Tensor:
-        return self.weight[start:stop].float()
+        return self._kept[0][start:stop].float()
 
 
 class NativeInt4(_Native):
@@ -128,15 +136,25 @@ class NativeInt4(_Native):
                 f"native-int4 needs columns in whole groups of 32, 64 or 128 on a CPU, not {k} "
                 f"columns in groups of {group} on {q.codes.device}."
             )
-        self.codes, self.meta = _pack_codes(q), _pack_meta(q)
-        matrix = CMatrix(3, group, n, k, self.codes.data_ptr(), self.meta.data_ptr())
-        super().__init__(library, [self.codes, self.meta], matrix)
+        codes, meta = _pack_codes(q), _pack_meta(q)
+        matrix = CMatrix(3, group, n, k, codes.data_ptr(), meta.data_ptr())
+        super().__init__(library, [codes, meta], matrix)
         self._unpack = self._library.function("river_dequantise", None, "pnnpi", hold=True)
 
     def _rows(self, start: int, stop: int) -> Tensor:
         out = torch.empty(stop - start, self.shape[1])
         self._unpack(self._address, start, stop, out.data_ptr(), torch.get_num_threads())
         return out
+
+
+def on_large_pages(linears: Sequence[Linear]) -> None:
+    """Move the weights of the native ones among `linears` side by side onto large pages."""
+    native = [linear for linear in linears if isinstance(linear, _Native)]
+    copies = together([t for linear in native for t in linear.tensors()])
+    for linear in native:
+        count = len(linear.tensors())
+        linear.move(copies[:count])
+        copies = copies[count:]
 
 
 def _padded(values: Tensor, columns: int) -> Tensor:

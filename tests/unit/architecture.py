@@ -27,6 +27,7 @@ _CORE: Rows = (
     (
         "kernels/base.py",
         "kernels/native_library.py",
+        "kernels/pages.py",
         "kernels/*.py",
         "kernels/micro.py",
         "kernels/choose.py",
