@@ -84,9 +84,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
-    """Attention of q [R, H, D] over cached k, v [kv_heads, span, D] -> fp32 [R, H * D].
+    """Attention of q [R, H, D] over cached k, v [kv_heads, n, D] -> fp32 [R, H * D].
 
-    Every row reads the slots 0..its own position. The H / kv_heads query heads that share a KV
+    A single row reads all n slots, several read slots 0..their own position. The
+    H / kv_heads query heads that share a KV
     head are taken as further query rows, so K and V are never expanded.
     """
     r, heads, dim = q.shape
@@ -112,15 +113,49 @@ def run_block(
     slot: int,
 ) -> Tensor:
     """Run one layer on x [R, d] fp32: writes K and V of cache layer `slot`, returns x' [R, d]."""
+    return run_feed_forward(run_attention(x, weights, shape, at, cache, slot), weights, shape)
+
+
+def run_attention(
+    x: Tensor,
+    weights: LayerWeights,
+    shape: BlockShape,
+    at: BlockRows,
+    cache: SharedCache,
+    slot: int,
+) -> Tensor:
+    """The attention half of a layer on x [R, d] fp32, with its K and V written -> [R, d]."""
     heads, kv_heads, dim = shape.heads, shape.kv_heads, shape.head_dim
     qkv = weights.qkv(rms_norm(x, weights.attn_norm, shape.eps))
     qkv = qkv.view(x.shape[0], heads + 2 * kv_heads, dim)
     turned = rotate(qkv[:, : heads + kv_heads], at.cos, at.sin)
     cache.write(slot, at.rows, turned[:, heads:], qkv[:, heads + kv_heads :])
-    k, v = cache.view(slot, at.rows.span)
-    x = x + weights.out(attend(turned[:, :heads].contiguous(), k, v, at.rows))
+    k, v = cache.view(slot, at.rows)
+    return x + weights.out(attend(turned[:, :heads].contiguous(), k, v, at.rows))
+
+
+def run_feed_forward(x: Tensor, weights: LayerWeights, shape: BlockShape) -> Tensor:
+    """The feed-forward half of a layer on x [R, d] fp32 -> [R, d]."""
     gate, up = weights.gate_up(rms_norm(x, weights.ffn_norm, shape.eps)).chunk(2, dim=-1)
     return x + weights.down(F.silu(gate) * up)
+
+
+def write_keys_values(
+    x: Tensor,
+    weights: LayerWeights,
+    shape: BlockShape,
+    at: BlockRows,
+    cache: SharedCache,
+    slot: int,
+) -> None:
+    """Write the K and V of cache layer `slot` that x [R, d] fp32 gives, and nothing else.
+
+    State propagation (CALM, arXiv 2207.07061): no attention, no feed-forward.
+    """
+    qkv = weights.qkv(rms_norm(x, weights.attn_norm, shape.eps))
+    qkv = qkv.view(x.shape[0], -1, shape.head_dim)
+    keys, values = qkv[:, shape.heads :].chunk(2, dim=1)
+    cache.write(slot, at.rows, rotate(keys, at.cos, at.sin), values)
 
 
 def similarity(before: Tensor, after: Tensor) -> Tensor:

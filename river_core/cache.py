@@ -14,9 +14,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .errors import CacheFull
+from .errors import CacheFull, RiverError
 
 UNWRITTEN = 0
+UNREADABLE = frozenset("mnd")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ class SharedCache:
         self.layers = layers
         self.capacity = capacity
         self._source = bytearray(capacity * layers)  # a letter per slot, position by position
+        # Per layer, the positions whose slot no later token may read, and where there are some:
+        # the readable rows, for attention that has to leave the others out.
+        self._missing: list[set[int]] = [set() for _ in range(layers)]
+        self.readable = torch.zeros(layers, capacity + 1, dtype=torch.int32)
+        self.readable_count = torch.full((layers,), -1, dtype=torch.int64)
 
     def check(self, prompt_tokens: int, new_tokens: int) -> None:
         """Raise CacheFull, with both numbers, when a run would not fit; call before any work."""
@@ -78,6 +84,8 @@ class SharedCache:
     def reset(self) -> None:
         """Forget every slot. K and V are left as they are: unwritten slots are never read."""
         self._source[:] = bytes(len(self._source))
+        self._missing = [set() for _ in range(self.layers)]
+        self.readable_count.fill_(-1)
 
     def write(self, layer: int, rows: Rows, k: Tensor, v: Tensor) -> None:
         """Store k, v [R, kv_heads, head_dim] of 1-based `layer` at the rows' positions."""
@@ -92,31 +100,93 @@ class SharedCache:
             keys[:, index] = k.to(keys.dtype)
             values[:, index] = v.to(values.dtype)
 
-    def mark(self, first: int, rows: Rows, letters: str) -> None:
-        """Note the KV source of the slots of `rows`: a letter per layer from `first` on."""
+    def mark(self, first: int, rows: Rows, letters: str, stand_in: bool = False) -> None:
+        """Note the KV source of the slots of `rows`: a letter per layer from `first` on.
+
+        Slots marked m, n or d are missing; with `stand_in` those marked d hold an entry that will
+        be replaced.
+        """
         source = letters.encode()
         for position in rows.positions:
             start = position * self.layers + first - 1
             self._source[start : start + len(source)] = source
+        lost = UNREADABLE - {"d"} if stand_in else UNREADABLE
+        if any(self._missing) or not lost.isdisjoint(letters):
+            for layer, letter in enumerate(letters, start=first):
+                self._note(layer, rows, letter in lost)
 
-    def view(self, layer: int, span: int) -> tuple[Tensor, Tensor]:
-        """K and V of 1-based `layer`, slots 0..span-1: [kv_heads, span, head_dim] each."""
-        return self.k[layer - 1, :, :span], self.v[layer - 1, :, :span]
+    def _note(self, layer: int, rows: Rows, unreadable: bool) -> None:
+        """Keep the readable rows of a layer once one of its slots is missing."""
+        missing, before = self._missing[layer - 1], len(self._missing[layer - 1])
+        if unreadable:
+            missing.update(rows.positions)
+        else:
+            missing.difference_update(rows.positions)
+        count = int(self.readable_count[layer - 1])
+        if not missing:
+            self.readable_count[layer - 1] = -1
+        elif count >= 0 and not unreadable and len(missing) == before:
+            for position in rows.positions:
+                self.readable[layer - 1, count] = position
+                count += 1
+            self.readable_count[layer - 1] = count
+        else:
+            self._list_readable(layer)
+
+    def _list_readable(self, layer: int) -> None:
+        found = self.valid(layer)
+        self.readable[layer - 1, : len(found)] = torch.tensor(found, dtype=torch.int32)
+        self.readable_count[layer - 1] = len(found) if self._missing[layer - 1] else -1
+
+    def missing(self, layer: int) -> frozenset[int]:
+        """Positions whose slot in 1-based `layer` no later token may read."""
+        return frozenset(self._missing[layer - 1])
+
+    def require(self, first: int, last: int, rows: Rows) -> None:
+        """Raise RiverError where layers first..last would read a missing slot for `rows`."""
+        for layer in range(first, last + 1):
+            lost = self._missing[layer - 1]
+            if lost and not lost.issubset(rows.positions):
+                at = min(lost.difference(rows.positions))
+                raise RiverError(
+                    f"layer {layer} would read position {at}, which is missing there; this policy "
+                    "must not leave such slots."
+                )
+
+    def view(self, layer: int, rows: Rows) -> tuple[Tensor, Tensor]:
+        """K and V of 1-based `layer` that `rows` may read: [kv_heads, n, head_dim] each.
+
+        Slots 0..last position; for a single row without the missing ones, its own being the last.
+        """
+        count = int(self.readable_count[layer - 1])
+        if count < 0 or len(rows) > 1:
+            return self.k[layer - 1, :, : rows.span], self.v[layer - 1, :, : rows.span]
+        seen = torch.cat([self.readable[layer - 1, :count], torch.tensor(rows.positions)]).long()
+        seen = seen.to(self.k.device)
+        return self.k[layer - 1][:, seen], self.v[layer - 1][:, seen]
 
     def valid(self, layer: int) -> list[int]:
         """Positions of 1-based `layer` that hold an entry, ascending."""
-        letters = self._source[layer - 1 :: self.layers]
-        return [p for p, letter in enumerate(letters) if letter != UNWRITTEN]
+        letters, missing = self._source[layer - 1 :: self.layers], self._missing[layer - 1]
+        return [p for p, letter in enumerate(letters) if letter != UNWRITTEN and p not in missing]
 
     def letters(self, position: int) -> str:
         """KV source of every layer at `position`, one letter per layer, '.' where unwritten."""
         row = self._source[position * self.layers : (position + 1) * self.layers]
         return "".join(chr(letter or ord(".")) for letter in row)
 
+    def count(self, letter: str) -> int:
+        """Slots whose KV source is `letter`."""
+        return self._source.count(letter.encode())
+
     def crop(self, length: int) -> None:
         """Forget the slots at positions >= length in every layer."""
         start = length * self.layers
         self._source[start:] = bytes(len(self._source) - start)
+        for layer, missing in enumerate(self._missing, start=1):
+            if missing:
+                missing -= {p for p in missing if p >= length}
+                self._list_readable(layer)
 
     def tensors(self) -> Sequence[Tensor]:
         """The buffers, for the memory ledger."""

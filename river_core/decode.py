@@ -1,8 +1,7 @@
 """The one loop: prompt pass, decode passes, records as they happen.
 
-Owns position, clock and cancellation. What runs on a layer is the plan's word (policies.py), how
-it runs is the execution's; this file asks for no policy's name. Everything a caller can get wrong
-is refused before the first pass.
+Owns position, clock and cancellation. What happens inside a pass is passes.py's, by the plan; this
+file asks for no policy's name. Everything a caller can get wrong is refused before the first pass.
 """
 
 from __future__ import annotations
@@ -17,13 +16,11 @@ from torch import Tensor
 from .cache import Rows
 from .control import Clock, Control
 from .errors import Cancelled, RiverError, SettingsError
-from .execution import open_execution
-from .exits import Moment
-from .fills import KV_SOURCE
 from .model import RiverModel
-from .policies import resolve
+from .passes import Passes, rewritten, verified
+from .planning import resolve
 from .prompts import Prompt, check_ids, encode
-from .recorder import PART_OF, PARTS, Pass, Recorder
+from .recorder import PARTS, Pass, Recorder
 from .records import CacheUpdate, PromptRecord, Record, RunRecord, RunSummary, TokenRecord
 from .sampling import Choice, sample
 from .settings import DecodeSettings
@@ -48,17 +45,20 @@ class RunStream(Iterator[Record]):
         ids, chat = encode(model, prompt, settings.chat)
         plan = resolve(settings, model.num_layers, model.info.entry_layer)
         self._forced = None if forced is None else check_ids(model, forced)
+        if plan.draft and forced is not None:
+            raise SettingsError(
+                f"policy {settings.policy!r} verifies its own drafts, so tokens cannot be forced "
+                "on it; use generate."
+            )
         new = settings.max_new_tokens if self._forced is None else len(self._forced)
         model.cache.check(len(ids), new)
         self._model, self._ids, self._settings, self._plan = model, ids, settings, plan
         self._new = new
         self._control = control if control is not None else Control()
-        own = settings.threshold
+        own = plan.threshold if settings.threshold is None else settings.threshold
         self._threshold = model.info.default_threshold if own is None else own
-        self._first_exit = model.info.entry_layer - 1
-        self._engine = open_execution(model)
-        self._actions = {"b": self._engine.backbone, "r": self._engine.river}
-        self._log = Recorder(model, settings, plan, self._engine.name, chat)
+        self._passes = Passes(model, plan, self._control)
+        self._log = Recorder(model, settings, plan, self._passes.engine.name, chat)
         self.header = self._log.header(self._threshold, self._forced is not None)
         self._got: list[Record] = []
         self._logits: list[Tensor] = []
@@ -101,35 +101,91 @@ class RunStream(Iterator[Record]):
         model = self._model
         if self._plan.full_river:
             model.ensure_full_river()
-        model.run += 1
-        self._run_number = model.run
-        model.cache.reset()
+        self._passes.begin()
         self._clock = Clock()
         text = TextStream(model.tokenizer, self._settings.stop)
-        generator = torch.Generator().manual_seed(self._settings.seed)
+        self._generator = torch.Generator().manual_seed(self._settings.seed)
         reason, prefill, last = "cancelled", 0.0, 0.0
-        current = self._open(Rows(self._ids, tuple(range(len(self._ids)))), 0)
+        now = self._open(Rows(self._ids, tuple(range(len(self._ids)))), 0)
         try:
-            self._run_pass(current, self._plan.prefill == "exit")
-            choice = self._choose(current, generator)
+            self._passes.run(now, self._plan.prefill == "exit")
+            chosen = [(now, self._choose(now))]
             prefill = self._clock.now()
-            yield from self._held(self._log.prompt(current, prefill))
-            while True:
-                ends = self._ends(current, choice)
-                shown = self._text(text, choice, ends)
-                last = self._clock.now() - prefill if current.index else 0.0
-                yield from self._held(self._log.token(current, choice, shown, last))
-                reason = "stop" if text.stopped and not ends else ends
+            yield from self._held(self._log.prompt(now, prefill))
+            while chosen:
+                for now, choice in chosen:
+                    ends = self._ends(now, choice)
+                    shown = self._text(text, choice, ends)
+                    last = self._clock.now() - prefill if now.index else 0.0
+                    yield from self._held(self._log.token(now, choice, shown, last))
+                    reason = "stop" if text.stopped and not ends else ends
+                    if reason or self._control.cancelled:
+                        break
+                yield from self._updates(now)
                 if reason or self._control.cancelled:
                     break
-                position = current.rows.span
-                current = self._open(Rows((choice.token_id,), (position,)), current.index + 1)
-                self._run_pass(current, True)
-                choice = self._choose(current, generator)
+                chosen = self._round(choice.token_id, now.index + 1)
         except Cancelled:
             if not self._got:
-                yield self._log.prompt(current, self._clock.now())
+                yield self._log.prompt(now, self._clock.now())
+        if reason not in ("", "cancelled"):
+            self._passes.forget(len(self._ids) + now.index)
+            self._passes.flush(now.index + 1)
+            yield from self._updates(now)
+        self._log.counters["extra_rows"] = self._passes.extra_rows
+        self._log.counters["slots_missing"] = model.cache.count("m")
         yield self._log.summary(reason or "cancelled", prefill, last)
+
+    def _round(self, fed: int, index: int) -> list[tuple[Pass, Choice]]:
+        """Feed the last token: one pass, or drafts and the pass that verifies them."""
+        draft = min(self._plan.draft, self._new - 1 - index)
+        if not self._plan.draft:
+            now = self._open(self._row(fed, index), index)
+            self._passes.run(now)
+            return [(now, self._choose(now))]
+        drafted: list[tuple[Pass, int]] = []
+        ids = [fed]
+        while len(drafted) < draft and ids[-1] not in self._model.eos_ids:
+            now = self._open(self._row(ids[-1], index + len(drafted)), index + len(drafted))
+            self._passes.run(now)
+            ids.append(self._choose(now).token_id)
+            drafted.append((now, ids[-1]))
+        return self._verify(tuple(ids), index, [now for now, _ in drafted])
+
+    def _row(self, fed: int, index: int) -> Rows:
+        """The row of the pass that chooses token `index`."""
+        return Rows((fed,), (len(self._ids) + index - 1,))
+
+    @torch.inference_mode()
+    def _verify(
+        self, ids: tuple[int, ...], index: int, drafts: list[Pass]
+    ) -> list[tuple[Pass, Choice]]:
+        """One full pass over what was fed and drafted: what agrees stays, and one token more.
+
+        Rows that wait are carried along; where none do, all rows run from the embedding again.
+        """
+        first, count = len(self._ids) + index - 1, len(ids)
+        rows = Rows(ids, tuple(range(first, first + count)))
+        if self._passes.waiting:
+            rows = Rows(ids[-1:], rows.positions[-1:])
+        check = self._open(rows, index + count - 1)
+        self._passes.run(check, may_leave=False, every_row=True)
+        assert check.logits is not None
+        found = [self._passes.engine.describe(row) for row in check.logits]
+        agreed = 0
+        while agreed < count - 1 and found[agreed].token_id == ids[agreed + 1]:
+            agreed += 1
+        self._passes.updates = [rewritten(now, check.index) for now in drafts[:agreed]]
+        self._passes.forget(first + agreed + 1)
+        self._log.counters["drafted"] += count - 1
+        self._log.counters["accepted"] += agreed
+        last = verified(check, drafts, Rows(ids[agreed:][:1], (first + agreed,)), count - agreed)
+        return list(zip([*drafts[:agreed], last], found, strict=False))
+
+    def _updates(self, now: Pass) -> Iterator[CacheUpdate]:
+        """Events about slots of rows that were recorded."""
+        updates, self._passes.updates = self._passes.updates, []
+        yield from (u for u in updates if u.position <= now.rows.positions[-1])
 
     def _held(self, record: Record) -> Iterator[Record]:
         """Yield a record; the time until the consumer comes back is not the run's."""
@@ -144,79 +200,17 @@ class RunStream(Iterator[Record]):
         return Pass(index, rows, threshold, parts=parts)
 
     @torch.inference_mode()
-    def _run_pass(self, now: Pass, may_leave: bool) -> None:
-        """One pass over all layers: backbone until the rows leave, the plan's fill after that."""
-        model, engine = self._model, self._engine
-        if model.run != self._run_number:
-            raise RiverError("another run started on this model; this one cannot go on.")
-        engine.start(now.rows)
-        last, done = model.num_layers, 0
-        left = may_leave and self._plan.full_river and self._leaves(now, 0)
-        while done < last:
-            if self._control.cancelled and (now.index == 0 or done == 0):
-                now.similarities = engine.trace(now.exit_layer)
-                raise Cancelled
-            letter = self._plan.fill.action(done + 1) if left else "b"
-            until = self._until(now, done, may_leave and not left)
-            self._timed(now, PART_OF.get(letter, "fill"), self._actions[letter], done + 1, until)
-            model.cache.mark(done + 1, now.rows, KV_SOURCE[letter] * (until - done))
-            now.path += letter * (until - done)
-            done = until
-            if not left:
-                now.exit_layer = done
-                left = may_leave and self._first_exit <= done < last and self._leaves(now, done)
-        now.logits = self._timed(now, "head", engine.logits)
-        now.similarities = engine.trace(now.exit_layer)
-
-    def _until(self, now: Pass, done: int, may_leave: bool) -> int:
-        """The layer up to which nothing is to be decided, after `done` layers.
-
-        A prompt pass stops after each one, where it can be cancelled: its layers take long.
-        """
-        if now.index == 0:
-            return done + 1
-        if not may_leave:
-            return self._model.num_layers
-        asked = max(done + 1, self._first_exit, self._plan.rule.first(now.index))
-        return min(asked, self._model.num_layers)
-
-    def _leaves(self, now: Pass, layer: int) -> bool:
-        """Ask the exit rule after `layer`, timing the decision."""
-        rule = self._plan.rule
-        if self._settings.profile:
-            self._engine.settle()
-        start = time.perf_counter()
-        values = self._engine.read(layer) if rule.reads_similarity and layer else ()
-        left = rule.leaves(Moment(now.index, layer, now.threshold), values)
-        spent = time.perf_counter() - start
-        if layer and rule.reads_similarity:
-            now.decisions.append(spent)
-        if now.parts is not None:
-            now.parts["decision"] += spent * 1e3
-        return left
-
-    def _timed(self, now: Pass, part: str, call: Any, *arguments: int) -> Any:
-        """Call; in profile mode wait for the device and add the milliseconds to `part`."""
-        if now.parts is None:
-            return call(*arguments)
-        start = time.perf_counter()
-        result = call(*arguments)
-        self._engine.settle()
-        now.parts[part] += (time.perf_counter() - start) * 1e3
-        return result
-
-    @torch.inference_mode()
-    def _choose(self, now: Pass, generator: torch.Generator) -> Choice:
+    def _choose(self, now: Pass) -> Choice:
         """The next token: forced, greedy or drawn; with what the record says about it."""
         assert now.logits is not None
         if self._forced is not None:
             self._logits.append(now.logits.float().cpu().clone())
-            return self._engine.describe(now.logits, self._forced[now.index])
+            return self._passes.engine.describe(now.logits, self._forced[now.index])
         s = self._settings
         if s.temperature == 0:
-            return self._engine.describe(now.logits)
-        drawn = sample(now.logits, s.temperature, s.top_p, generator)
-        return self._engine.describe(now.logits, drawn)
+            return self._passes.engine.describe(now.logits)
+        drawn = sample(now.logits, s.temperature, s.top_p, self._generator)
+        return self._passes.engine.describe(now.logits, drawn)
 
     def _ends(self, now: Pass, choice: Choice) -> str:
         """Why this token is the last one, or ''."""

@@ -1,8 +1,8 @@
-"""When a token leaves: one object per rule, one verb.
+"""When a token leaves: one object per rule, made for one run.
 
-A rule sees the similarities of the rows of one pass after one layer and says whether they leave
-together. It knows nothing of fills, caches or the loop; where leaving is possible at all (entry
-layer, last layer) the loop decides.
+A rule sees what one pass shows after one layer and says whether its rows leave together. It knows
+nothing of fills, caches or the loop; where leaving is possible at all (entry layer, last layer) the
+loop decides.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from .errors import SettingsError
 
@@ -24,81 +24,151 @@ class Moment:
     threshold: float
 
 
-class ExitRule(Protocol):
-    """Decides after backbone layers; `reads_similarity` False spares reading it then."""
+class ExitRule:
+    """Decides after backbone layers. `reads` says what it is shown: nothing by default.
 
-    reads_similarity: bool
+    "similarity": the similarity of each row of the pass. "lens": the probabilities of the two most
+    likely tokens by the final norm and LM head at this layer, untrained; a single row only.
+    """
+
+    reads = ""
 
     def first(self, index: int) -> int:
         """The layer before which the rows of pass `index` stay: the rule is not asked earlier."""
-        ...
+        return 1
 
-    def leaves(self, at: Moment, similarity: Sequence[float]) -> bool:
-        """True when the rows, one similarity each, leave after layer `at.layer` (0: before 1)."""
-        ...
+    def leaves(self, at: Moment, values: Sequence[float]) -> bool:
+        """True when the rows leave after layer `at.layer` (0: before layer 1)."""
+        raise NotImplementedError
+
+    def went(self, index: int, exit_layer: int) -> None:
+        """Told after each pass where its rows left."""
 
 
-class Never:
+class Never(ExitRule):
     """The whole backbone: no token leaves."""
-
-    reads_similarity = False
 
     def first(self, index: int) -> int:
         """Beyond any layer."""
         return sys.maxsize
 
-    def leaves(self, at: Moment, similarity: Sequence[float]) -> bool:
+    def leaves(self, at: Moment, values: Sequence[float]) -> bool:
         """Always False."""
         return False
 
 
-class Similarity:
+class Similarity(ExitRule):
     """Leave when every row's similarity is strictly above the threshold (paper Eq. 1)."""
 
-    reads_similarity = True
+    reads = "similarity"
 
-    def first(self, index: int) -> int:
-        """Layer 1: every layer has a similarity."""
-        return 1
-
-    def leaves(self, at: Moment, similarity: Sequence[float]) -> bool:
+    def leaves(self, at: Moment, values: Sequence[float]) -> bool:
         """Minimum over the rows > threshold; never before layer 1."""
-        return at.layer >= 1 and min(similarity) > at.threshold
+        return at.layer >= 1 and min(values) > at.threshold
+
+
+class Confidence(ExitRule):
+    """Leave when the most likely token is likelier than the threshold (CALM, softmax_max)."""
+
+    reads = "lens"
+
+    def leaves(self, at: Moment, values: Sequence[float]) -> bool:
+        """p1 > threshold."""
+        return values[0] > at.threshold
+
+
+class Gap(ExitRule):
+    """Leave when the two most likely tokens are further apart than the threshold (AdaInfer)."""
+
+    reads = "lens"
+
+    def leaves(self, at: Moment, values: Sequence[float]) -> bool:
+        """p1 - p2 > threshold."""
+        return values[0] - values[1] > at.threshold
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(ExitRule):
     """Every pass leaves after the same layer."""
 
     exit_layer: int
-    reads_similarity = False
 
     def first(self, index: int) -> int:
         """`exit_layer` itself."""
         return self.exit_layer
 
-    def leaves(self, at: Moment, similarity: Sequence[float]) -> bool:
+    def leaves(self, at: Moment, values: Sequence[float]) -> bool:
         """True from `exit_layer` on."""
         return at.layer >= self.exit_layer
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(ExitRule):
     """A given exit layer per token: number i for the pass that chooses token i, the last for more.
 
     Number 0 is the prompt pass under prefill "exit".
     """
 
     exit_layers: tuple[int, ...]
-    reads_similarity = False
 
     def first(self, index: int) -> int:
         """This pass's exit layer."""
         return self.exit_layers[min(index, len(self.exit_layers) - 1)]
 
-    def leaves(self, at: Moment, similarity: Sequence[float]) -> bool:
+    def leaves(self, at: Moment, values: Sequence[float]) -> bool:
         """True from this pass's exit layer on."""
         return at.layer >= self.first(at.index)
+
+
+class NeverDeeper(ExitRule):
+    """Another rule, but no token goes deeper than the one before it (River-LLM 2: Mono)."""
+
+    def __init__(self, inner: ExitRule) -> None:
+        self._inner, self._cap = inner, sys.maxsize
+        self.reads = inner.reads
+
+    def first(self, index: int) -> int:
+        """The inner rule's, or the cap."""
+        return min(self._inner.first(index), self._cap)
+
+    def leaves(self, at: Moment, values: Sequence[float]) -> bool:
+        """True at the cap, or when the inner rule says so."""
+        inner = at.layer >= self._inner.first(at.index) and self._inner.leaves(at, values)
+        return inner or at.layer >= self._cap
+
+    def went(self, index: int, exit_layer: int) -> None:
+        """Lower the cap."""
+        self._cap = min(self._cap, exit_layer)
+
+
+EXITS: Mapping[str, type[ExitRule]] = {
+    "never": Never,
+    "similarity": Similarity,
+    "confidence": Confidence,
+    "gap": Gap,
+    "fixed": Fixed,
+    "schedule": Schedule,
+    "oracle": Schedule,
+}
+OPTION_OF = {"fixed": "exit_layer", "schedule": "exit_layers", "oracle": "exit_layers"}
+
+
+def build_exit(name: str, options: Mapping[str, Any], allowed: Sequence[int]) -> ExitRule:
+    """The rule `name` with its options; unknown or missing options raise SettingsError."""
+    wanted = OPTION_OF.get(name)
+    for key in options:
+        if key != wanted:
+            raise SettingsError(
+                f"option {key!r} is not one of exit rule {name!r}"
+                + (f", which takes {wanted!r}." if wanted else ", which takes none.")
+            )
+    if wanted is None:
+        return EXITS[name]()
+    if wanted not in options:
+        hint = " (those of river_core.earliest_safe_exits)" if name == "oracle" else ""
+        raise SettingsError(f"exit rule {name!r} needs options={{{wanted!r}: ...}}{hint}.")
+    layers = exit_layers(options, allowed)
+    return Fixed(layers[0]) if name == "fixed" else Schedule(tuple(layers))
 
 
 def exit_layers(options: Mapping[str, Any], allowed: Sequence[int]) -> list[int]:
@@ -115,23 +185,6 @@ def exit_layers(options: Mapping[str, Any], allowed: Sequence[int]) -> list[int]
                 f"exit layer {value!r} is not possible here; use {_spans(allowed)}."
             )
     return list(values)
-
-
-def build_exit(name: str, options: Mapping[str, Any], allowed: Sequence[int]) -> ExitRule:
-    """The rule `name` with its options; unknown or missing options raise SettingsError."""
-    wanted = {"fixed": "exit_layer", "schedule": "exit_layers"}.get(name)
-    for key in options:
-        if key != wanted:
-            raise SettingsError(
-                f"option {key!r} is not one of exit rule {name!r}"
-                + (f", which takes {wanted!r}." if wanted else ", which takes none.")
-            )
-    if wanted is None:
-        return Never() if name == "never" else Similarity()
-    if wanted not in options:
-        raise SettingsError(f"exit rule {name!r} needs options={{{wanted!r}: ...}}.")
-    layers = exit_layers(options, allowed)
-    return Fixed(layers[0]) if name == "fixed" else Schedule(tuple(layers))
 
 
 def _spans(allowed: Sequence[int]) -> str:

@@ -14,37 +14,33 @@ import torch
 from torch import Tensor
 
 from .cache import Rows
-from .fills import KV_SOURCE
 from .model import RiverModel
-from .policies import Plan
+from .planning import Plan
 from .records import PromptRecord, RunHeader, RunSummary, TokenRecord
 from .sampling import Choice
 from .settings import DecodeSettings
 from .text import partial_bytes, split
 from .version import VERSION
 
+COUNTERS = ("drafted", "accepted", "extra_rows", "slots_missing")  # of RunSummary
 PARTS = ("backbone", "river", "fill", "head", "decision")  # of TokenRecord.parts, milliseconds
-PART_OF = {"b": "backbone", "r": "river"}  # path letter -> part; every other letter is a fill
 
 
 @dataclass
 class Pass:
-    """What one pass did: path letters, similarities [layer][row], decision seconds, part ms."""
+    """What one pass did: path and KV source letters, similarities [layer][row], decision seconds,
+    milliseconds by part, and logits fp32 [V] of its last row, or [R, V]."""
 
     index: int
     rows: Rows
     threshold: float
     exit_layer: int = 0
     path: str = ""
+    kv_source: str = ""
     similarities: list[Sequence[float]] = field(default_factory=list)
     decisions: list[float] = field(default_factory=list)
     parts: dict[str, float] | None = None
     logits: Tensor | None = None
-
-    @property
-    def kv_source(self) -> str:
-        """KV source letters of the rows, one per layer that ran."""
-        return "".join(KV_SOURCE[letter] for letter in self.path)
 
 
 @dataclass
@@ -57,6 +53,7 @@ class Recorder:
     execution: str
     chat: bool = False
     passes: list[tuple[int, list[float]]] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
 
     def header(self, threshold: float, forced: bool) -> RunHeader:
         """First line of the run's file."""
@@ -146,7 +143,7 @@ class Recorder:
             layers_saved=None if mean is None else 1 - mean / self.model.num_layers,
             decision_microseconds=median(decisions) * 1e6 if decisions else None,
             memory=self.model.memory(),
-            counters={"drafted": 0, "accepted": 0, "extra_rows": 0, "slots_missing": 0},
+            counters=dict(self.counters),
             kernels=self.kernels,
             device=str(self.model.device),
             versions=versions(),

@@ -13,8 +13,8 @@ from typing import Any
 
 from .errors import SettingsError
 
-EXITS = ("similarity", "fixed", "schedule")
-HEADS = ("river",)
+EXITS = ("similarity", "confidence", "gap", "fixed", "schedule", "oracle")
+HEADS = ("river", "lens")
 PREFILLS = ("exit", "full")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 GROUP_SIZES = (32, 64, 128)

@@ -29,8 +29,47 @@ class Execution(Protocol):
         """Run backbone layers first..last on the rows, in place, and note their similarities."""
         ...
 
+    def half(self, layer: int, which: str) -> Sequence[float]:
+        """Run "attention" or "feed_forward" of a backbone layer; the rows' similarities over it."""
+        ...
+
+    def norms(self) -> float:
+        """Mean norm of the rows' hidden states."""
+        ...
+
+    def scale(self, factor: float) -> None:
+        """Multiply the rows' hidden states: what stands in for a half that is left out."""
+        ...
+
+    def open_layer(self) -> None:
+        """A backbone layer begins that runs in halves."""
+        ...
+
+    def close_layer(self) -> None:
+        """It ends: note the rows' similarities over the whole of it."""
+        ...
+
     def river(self, first: int, last: int) -> None:
         """Run river layers first..last on the rows, in place."""
+        ...
+
+    def state(self) -> Tensor:
+        """A copy of the rows' hidden states, fp32 [R, d]."""
+        ...
+
+    def propagate(self, state: Tensor, first: int, last: int) -> None:
+        """Write keys and values of backbone layers first..last as `state` [1, d] gives them.
+
+        For a single row, whose own hidden state stays.
+        """
+        ...
+
+    def join(self, rows: Rows, states: Tensor) -> None:
+        """Take further rows [n, d] fp32 into the pass, before its own, in order of position."""
+        ...
+
+    def only_last(self) -> None:
+        """Go on with the last row alone."""
         ...
 
     def read(self, layer: int) -> Sequence[float]:
@@ -42,7 +81,11 @@ class Execution(Protocol):
         ...
 
     def logits(self) -> Tensor:
-        """Scores of the last row, fp32 [V]; valid until the next pass."""
+        """Scores of the last row, fp32 [V]; valid until the next call."""
+        ...
+
+    def every_logits(self) -> Tensor:
+        """Scores of all rows, fp32 [R, V]."""
         ...
 
     def describe(self, logits: Tensor, token_id: int | None = None) -> Choice:

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..block import BlockRows, rms_norm, run_block, similarity
+from ..block import (
+    BlockRows,
+    rms_norm,
+    run_attention,
+    run_block,
+    run_feed_forward,
+    similarity,
+    write_keys_values,
+)
 from ..cache import Rows, SharedCache
 from ..errors import RiverError
 from ..model import RiverModel
@@ -29,39 +37,106 @@ class EagerExecution:
         self._model = model
         self._cache = model.cache if cache is None else cache
         self._scratch = scratch
-        self._pairs: list[tuple[Tensor, Tensor]] = []  # one row: input and output of each layer
+        self._pairs: list[tuple[Tensor, Tensor]] = []  # one row: in and out of layers not looked at
         self._host: list[Sequence[float]] = []  # similarities of the layers looked at so far
 
     def start(self, rows: Rows) -> None:
         """Embed the rows' token ids: the residual stream becomes fp32 [R, d]."""
         model = self._model
-        index = rows.index(model.device)
         ids = torch.tensor(rows.token_ids, dtype=torch.int64, device=model.device)
-        cos, sin = model.rope
-        self._at = BlockRows(rows, cos[index], sin[index])
         self._x = model.embedding[ids].float()
         self._pairs = []
         self._host = []
+        self._stand(rows)
+
+    def _stand(self, rows: Rows) -> None:
+        """The rows of what follows, and where they stand."""
+        index = rows.index(self._model.device)
+        cos, sin = self._model.rope
+        self._at = BlockRows(rows, cos[index], sin[index])
+
+    def _slot(self, layer: int) -> int:
+        return 1 if self._scratch else layer
 
     def _run(self, layer: int, *, backbone: bool) -> Tensor:
         model = self._model
         weights = model.backbone[layer - 1] if backbone else model.twin(layer)
-        slot = 1 if self._scratch else layer
-        return run_block(self._x, weights, model.shape, self._at, self._cache, slot)
+        return run_block(self._x, weights, model.shape, self._at, self._cache, self._slot(layer))
 
     def backbone(self, first: int, last: int) -> None:
         """Run backbone layers first..last on the rows, in place, and note their similarities."""
         for layer in range(first, last + 1):
             before, self._x = self._x, self._run(layer, backbone=True)
-            if self._x.shape[0] == 1:  # compared when a rule asks, or once at the pass's end
-                self._pairs.append((before, self._x))
-            else:
-                self._note(similarity(before, self._x).unsqueeze(0))
+            self._note_layer(before)
+
+    def _note_layer(self, before: Tensor) -> None:
+        if self._x.shape[0] == 1:  # compared when a rule asks, or once at the end of the pass
+            self._pairs.append((before, self._x))
+        else:
+            self._note(similarity(before, self._x).unsqueeze(0))
+
+    def half(self, layer: int, which: str) -> Sequence[float]:
+        """Run "attention" or "feed_forward" of a backbone layer; the rows' similarities over it."""
+        model, before = self._model, self._x
+        weights = model.backbone[layer - 1]
+        if which == "attention":
+            slot = self._slot(layer)
+            self._x = run_attention(before, weights, model.shape, self._at, self._cache, slot)
+        else:
+            self._x = run_feed_forward(before, weights, model.shape)
+        values: list[float] = similarity(before, self._x).tolist()
+        check_finite(values, layer)
+        return values
+
+    def norms(self) -> float:
+        """Mean norm of the rows' hidden states."""
+        return float(torch.linalg.vector_norm(self._x, dim=-1).mean())
+
+    def scale(self, factor: float) -> None:
+        """Multiply the rows' hidden states: what stands in for a half that is left out."""
+        self._x = self._x * factor
+
+    def open_layer(self) -> None:
+        """A backbone layer begins that runs in halves."""
+        self._opened = self._x
+
+    def close_layer(self) -> None:
+        """It ends: note the rows' similarities over the whole of it."""
+        self._note_layer(self._opened)
 
     def river(self, first: int, last: int) -> None:
         """Run river layers first..last on the rows, in place."""
         for layer in range(first, last + 1):
             self._x = self._run(layer, backbone=False)
+
+    def state(self) -> Tensor:
+        """A copy of the rows' hidden states, fp32 [R, d]."""
+        return self._x.clone()
+
+    def propagate(self, state: Tensor, first: int, last: int) -> None:
+        """Write keys and values of backbone layers first..last as `state` [1, d] gives them."""
+        model = self._model
+        for layer in range(first, last + 1):
+            weights, slot = model.backbone[layer - 1], self._slot(layer)
+            write_keys_values(state, weights, model.shape, self._at, self._cache, slot)
+
+    def join(self, rows: Rows, states: Tensor) -> None:
+        """Take further rows [n, d] fp32 into the pass, before its own, in order of position."""
+        self.trace(len(self._pairs))
+        self._pairs = []
+        own = self._at.rows
+        order = sorted(
+            range(len(rows) + len(own)), key=(*rows.positions, *own.positions).__getitem__
+        )
+        ids, positions = (*rows.token_ids, *own.token_ids), (*rows.positions, *own.positions)
+        self._x = torch.cat([states, self._x])[order]
+        self._stand(Rows(tuple(ids[n] for n in order), tuple(positions[n] for n in order)))
+
+    def only_last(self) -> None:
+        """Go on with the last row alone."""
+        rows = self._at.rows
+        self._x = self._x[-1:]
+        self._stand(Rows(rows.token_ids[-1:], rows.positions[-1:]))
 
     def read(self, layer: int) -> Sequence[float]:
         """Similarities of the rows after backbone `layer` of this pass, as host floats [R].
@@ -72,7 +147,8 @@ class EagerExecution:
 
     def trace(self, layers: int) -> list[Sequence[float]]:
         """Similarities of backbone layers 1..layers of this pass, [layer][row]."""
-        fresh = self._pairs[len(self._host) : layers]
+        count = layers - len(self._host)
+        fresh, self._pairs = self._pairs[:count], self._pairs[count:]
         if fresh:
             before, after = (torch.cat(side) for side in zip(*fresh, strict=True))
             self._note(similarity(before, after).unsqueeze(1))
@@ -88,6 +164,11 @@ class EagerExecution:
         """Scores of the last row, fp32 [V]."""
         model = self._model
         return model.head(rms_norm(self._x[-1:], model.final_norm, model.shape.eps))[0]
+
+    def every_logits(self) -> Tensor:
+        """Scores of all rows, fp32 [R, V]."""
+        model = self._model
+        return model.head(rms_norm(self._x, model.final_norm, model.shape.eps))
 
     def describe(self, logits: Tensor, token_id: int | None = None) -> Choice:
         """What logits [V] say about a token (default: the best); RiverError if not finite."""

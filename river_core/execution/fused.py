@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..block import BlockShape, LayerWeights
+from ..block import BlockShape, LayerWeights, similarity
 from ..cache import Rows
 from ..kernels.native import NativeDense, NativeInt4
 from ..model import RiverModel
 from ..sampling import ALTERNATIVES, Choice, checked
 from .eager import EagerExecution, check_finite
-from .native import NativeBank, NativeLayer, NativeStep
+from .native import ATTENTION, FEED_FORWARD, NativeBank, NativeLayer, NativeStep
 
 
 def can_fuse(model: RiverModel) -> bool:
@@ -52,7 +52,7 @@ class FusedExecution(EagerExecution):
             super().start(rows)
             return
         self._h.copy_(self._model.embedding[rows.token_ids[0]])
-        self._position = rows.positions[0]
+        self._rows, self._position = rows, rows.positions[0]
         self._host = []
 
     def _bank(self, twins: bool, first: int) -> NativeBank:
@@ -63,7 +63,8 @@ class FusedExecution(EagerExecution):
             layers = [model.twin(n) for n in range(first, count + 1)] if twins else model.backbone
             ks, vs = (side[first - 1 :] for side in self._cached)
             native = [native_layer(weights, model.shape) for weights in layers]
-            self._banks[key] = self._step.bank(native, ks, vs)
+            slots = model.cache.readable[first - 1 :], model.cache.readable_count[first - 1 :]
+            self._banks[key] = self._step.bank(native, ks, vs, slots)
         return self._banks[key]
 
     def backbone(self, first: int, last: int) -> None:
@@ -72,10 +73,48 @@ class FusedExecution(EagerExecution):
             super().backbone(first, last)
             return
         bank = self._bank(False, 1)
-        values = self._step.run(bank, self._h, self._position, first - 1, last)
-        for layer, value in enumerate(values, start=first):
-            check_finite((value,), layer)
-            self._host.append((value,))
+        for value in self._step.run(bank, self._h, self._position, first - 1, last):
+            self._keep(value)
+
+    def _keep(self, value: float) -> None:
+        """Note the similarity of the next layer."""
+        check_finite((value,), len(self._host) + 1)
+        self._host.append((value,))
+
+    def half(self, layer: int, which: str) -> Sequence[float]:
+        """Run "attention" or "feed_forward" of a backbone layer; the rows' similarities over it."""
+        if not self._single:
+            return super().half(layer, which)
+        part = ATTENTION if which == "attention" else FEED_FORWARD
+        bank = self._bank(False, 1)
+        values = self._step.run(bank, self._h, self._position, layer - 1, layer, part)
+        check_finite(values, layer)
+        return values
+
+    def norms(self) -> float:
+        """Mean norm of the rows' hidden states."""
+        return float(torch.linalg.vector_norm(self._h)) if self._single else super().norms()
+
+    def scale(self, factor: float) -> None:
+        """Multiply the rows' hidden states: what stands in for a half that is left out."""
+        if self._single:
+            self._h.mul_(factor)
+        else:
+            super().scale(factor)
+
+    def open_layer(self) -> None:
+        """A backbone layer begins that runs in halves."""
+        if self._single:
+            self._opened = self._h.clone()
+        else:
+            super().open_layer()
+
+    def close_layer(self) -> None:
+        """It ends: note the rows' similarities over the whole of it."""
+        if self._single:
+            self._keep(float(similarity(self._opened[None], self._h[None])))
+        else:
+            super().close_layer()
 
     def river(self, first: int, last: int) -> None:
         """Run river layers first..last on the rows, in place."""
@@ -85,6 +124,32 @@ class FusedExecution(EagerExecution):
         start = min(first, self._model.info.entry_layer)
         bank = self._bank(True, start)
         self._step.run(bank, self._h, self._position, first - start, last - start + 1)
+
+    def state(self) -> Tensor:
+        """A copy of the rows' hidden states, fp32 [R, d]."""
+        return self._h.clone().unsqueeze(0) if self._single else super().state()
+
+    def propagate(self, state: Tensor, first: int, last: int) -> None:
+        """Write keys and values of backbone layers first..last as `state` [1, d] gives them."""
+        if not self._single:
+            super().propagate(state, first, last)
+            return
+        bank = self._bank(False, 1)
+        self._step.keys_values(bank, state[0], self._position, first - 1, last)
+
+    def join(self, rows: Rows, states: Tensor) -> None:
+        """Take further rows [n, d] fp32 into the pass, before its own, in order of position."""
+        if self._single:
+            self._single, self._x, self._pairs = False, self._h.clone().unsqueeze(0), []
+            self._stand(self._rows)
+        super().join(rows, states)
+
+    def only_last(self) -> None:
+        """Go on with the last row alone."""
+        if not self._single:
+            super().only_last()
+            self._single, self._position = True, self._at.rows.positions[0]
+            self._h.copy_(self._x[0])
 
     def trace(self, layers: int) -> list[Sequence[float]]:
         """Similarities of backbone layers 1..layers of this pass, [layer][row]."""
@@ -97,6 +162,10 @@ class FusedExecution(EagerExecution):
         model = self._model
         self._step.head(model.final_norm, model.shape.eps, model.head, self._h, self._scores)
         return self._scores
+
+    def every_logits(self) -> Tensor:
+        """Scores of all rows, fp32 [R, V]."""
+        return self.logits().clone().unsqueeze(0) if self._single else super().every_logits()
 
     def describe(self, logits: Tensor, token_id: int | None = None) -> Choice:
         """What logits [V] say about a token (default: the best); RiverError if not finite."""

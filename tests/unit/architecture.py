@@ -38,13 +38,13 @@ _CORE: Rows = (
     (
         *("families.py", "model_store.py", "folders.py", "gguf_metadata.py", "gguf_files.py"),
         *("hub_files.py", "packaged.py", "sources.py", "loading.py"),
-        *("exits.py", "fills.py", "policies.py", "prompts.py"),
+        *("exits.py", "fills.py", "policies.py", "planning.py", "prompts.py"),
     ),
     (
         *("execution/base.py", "execution/native.py", "execution/eager.py", "execution/fused.py"),
         *("execution/cuda_graphs.py", "execution/__init__.py"),
     ),
-    ("control.py", "recorder.py", "trace.py", "decode.py"),
+    ("control.py", "recorder.py", "trace.py", "passes.py", "decode.py"),
     (
         *("figures.py", "peers.py", "calibrate.py", "compare.py", "sweep.py", "bandwidth.py"),
         *("bench_report.py", "bench.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),

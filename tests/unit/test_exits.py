@@ -6,7 +6,8 @@ import pytest
 
 from river_core.errors import SettingsError
 from river_core.exits import Fixed, Moment, Never, Schedule, Similarity, build_exit
-from river_core.policies import POLICIES, resolve
+from river_core.planning import resolve
+from river_core.policies import POLICIES
 from river_core.settings import DecodeSettings
 
 
@@ -64,11 +65,30 @@ def test_bad_options_are_named(name, options, words):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"policy": "rivers"}, "unknown policy 'rivers'; known are backbone, river, full-quant"),
+        (
+            {"policy": "rivers"},
+            "unknown policy 'rivers'; known are backbone, river, full-quant, kv-mask",
+        ),
         ({"policy": "backbone", "exit": "similarity"}, "cannot use exit="),
         ({"policy": "backbone", "prefill": "exit"}, "cannot use prefill="),
-        ({"policy": "full-quant", "options": {"exit_layer": 3}}, "takes no options"),
-        ({"policy": "river", "options": {"exit_layer": 3}}, "takes none"),
+        ({"policy": "full-quant", "options": {"exit_layer": 3}}, "it takes none"),
+        ({"policy": "river", "options": {"exit_layer": 3}}, "it takes none"),
+        ({"policy": "kv-mask", "options": {"draft": 3}}, "it takes 'min_exit'"),
+        ({"policy": "kv-mask", "options": {"min_exit": 0}}, "'min_exit' is 0; use 1 to 6"),
+        ({"policy": "kv-mask", "prefill": "exit"}, "use 'full'"),
+        ({"policy": "river", "head": "lens"}, "use 'river'"),
+        ({"policy": "river", "exit": "confidence", "prefill": "exit"}, "use 'full'"),
+        ({"policy": "fixed-exit", "head": "river", "options": {"fill": "none"}}, "nothing for a"),
+        ({"policy": "fixed-exit", "options": {"fill": "mask"}}, "use 'none' or 'river'"),
+        ({"policy": "fixed-exit", "options": {"size": "XL"}}, "use 'L' or 'M' or 'S'"),
+        ({"policy": "fixed-exit", "options": {"exit_layer": 9}}, "exit layer 9"),
+        ({"policy": "mono-decreasing", "options": {"decay": 7}}, "'decay' is 7"),
+        ({"policy": "river-verified", "options": {"draft": 0}}, "'draft' is 0"),
+        ({"policy": "river-verified", "options": {"draft": True}}, "'draft' is True"),
+        ({"policy": "river-verified", "temperature": 0.5}, "temperature=0"),
+        ({"policy": "self-speculative", "head": "river"}, "use 'lens'"),
+        ({"policy": "adaskip", "options": {"halves": 13}}, "'halves' is 13; use 0 to 12"),
+        ({"policy": "river", "exit": "oracle"}, "earliest_safe_exits"),
     ],
 )
 def test_settings_that_a_policy_cannot_use_are_refused(settings, words):

@@ -31,7 +31,7 @@ from river_core.settings import DecodeSettings, LoadSettings, QuantSpec
         {"stop": 3},
         {"options": [1]},
         {"exit": "entropy"},
-        {"head": "lens"},
+        {"head": "leaf"},
         {"prefill": "half"},
         {"policy": None},
         {"no_such_setting": 1},
