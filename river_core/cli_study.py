@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .cli_run import add_model_arguments, load_model
 from .cli_terminal import ProgressLine
 from .errors import SettingsError
+
+if TYPE_CHECKING:
+    from .metrics import RunNumbers
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
@@ -21,21 +26,47 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
 
 def run_compare(args: argparse.Namespace) -> int:
     """Compare two saved runs by what their records hold."""
-    from .metrics import agreement, exit_histogram
+    from .compare import compare
     from .records import RunRecord
 
-    reference, other = RunRecord.load(args.reference), RunRecord.load(args.other)
-    found = agreement(reference, other)
+    found = compare(RunRecord.load(args.reference), RunRecord.load(args.other))
     if args.json:
-        exits = {"exits": [exit_histogram(reference), exit_histogram(other)]}
+        exits = {"exits": [found.reference.exits, found.other.exits]}
         print(json.dumps(asdict(found) | exits))
         return 0
     first = "none" if found.first_difference is None else str(found.first_difference)
     print(f"match {found.match:.3f} over {found.compared} tokens, first difference {first}")
     print(f"top-5 overlap {found.top5_overlap:.3f}")
-    for name, run in (("reference", reference), ("other", other)):
-        print(f"{name}: mean exit layer {run.summary.mean_exit_layer}, exits {exit_histogram(run)}")
+    print(found.kl_note if found.kl is None else f"KL {found.kl:.4f} nats")
+    for name, numbers in (("reference", found.reference), ("other", found.other)):
+        print(f"{name}: {numbers.policy}")
+        for line in _number_lines(numbers):
+            print(f"  {line}")
     return 0
+
+
+def _number_lines(n: RunNumbers) -> Iterator[str]:
+    """A run's numbers, a line per subject; a dash for what the record does not hold."""
+    saved = None if n.layers_saved is None else 100 * n.layers_saved
+    depth = _shown(n.mean_exit_layer, ".2f")
+    yield f"mean exit layer {depth}, layers saved {_shown(saved, '.1f')} %"
+    yield "exits " + (", ".join(f"{layer}: {count}" for layer, count in n.exits.items()) or "-")
+    yield (
+        f"tok/s {_shown(n.tokens_per_second, '.1f')}, "
+        f"with prefill {_shown(n.tokens_per_second_with_prefill, '.1f')}"
+    )
+    parts = (n.milliseconds or {}).items()
+    shown = ", ".join(f"{name} {ms:.3f}" for name, ms in parts) or "- (needs profile mode)"
+    yield f"ms per token: {shown}"
+    yield (
+        f"decision {_shown(n.decision_microseconds, '.1f')} microseconds, "
+        f"{_shown(n.decision_percent, '.3f')} % of a token's time"
+    )
+    yield f"extra rows computed {n.extra_rows}, slots missing {n.slots_missing}"
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def add_sweep(parser: argparse.ArgumentParser) -> None:

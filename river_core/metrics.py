@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -23,6 +24,29 @@ class Agreement:
     top5_overlap: float
     first_difference: int | None
     compared: int
+
+
+@dataclass(frozen=True)
+class RunNumbers:
+    """One run in numbers; means are over its decode passes (i >= 1), None where there are none.
+
+    `tokens_per_second` leaves the prompt pass out, `..._with_prefill` counts all tokens over both;
+    `milliseconds` per token by part exist only in profile mode; `decision_microseconds` is the
+    median per decision, `decision_percent` all decisions of a token in per cent of its time.
+    """
+
+    policy: str
+    tokens: int
+    mean_exit_layer: float | None
+    layers_saved: float | None
+    exits: Mapping[int, int]
+    extra_rows: int
+    slots_missing: int
+    tokens_per_second: float | None
+    tokens_per_second_with_prefill: float | None
+    milliseconds: Mapping[str, float] | None
+    decision_microseconds: float | None
+    decision_percent: float | None
 
 
 def choices(run: RunRecord) -> list[int]:
@@ -81,3 +105,105 @@ def mean_exit_layer(runs: Sequence[RunRecord]) -> float | None:
     """Mean exit layer over the decode passes of several runs; None where there are none."""
     exits = [t.exit_layer for run in runs for t in run.tokens[1:]]
     return fmean(exits) if exits else None
+
+
+def run_numbers(run: RunRecord) -> RunNumbers:
+    """What one run's records say about depth, speed, extra work and the cost of deciding."""
+    summary = run.summary
+    seconds = summary.prefill_seconds + summary.decode_seconds
+    return RunNumbers(
+        policy=str(run.header.settings.get("policy", "unknown")),
+        tokens=len(run.tokens),
+        mean_exit_layer=summary.mean_exit_layer,
+        layers_saved=summary.layers_saved,
+        exits=exit_histogram(run),
+        extra_rows=summary.counters.get("extra_rows", 0),
+        slots_missing=summary.counters.get("slots_missing", 0),
+        tokens_per_second=summary.tokens_per_second,
+        tokens_per_second_with_prefill=len(run.tokens) / seconds if seconds > 0 else None,
+        milliseconds=part_milliseconds(run),
+        decision_microseconds=summary.decision_microseconds,
+        decision_percent=decision_percent(run),
+    )
+
+
+def part_milliseconds(run: RunRecord) -> dict[str, float] | None:
+    """Mean ms per token by part over the decode passes; None where they were not profiled."""
+    parts = [t.parts for t in run.tokens[1:] if t.parts is not None]
+    if not parts:
+        return None
+    return {name: fmean(part[name] for part in parts) for name in parts[0]}
+
+
+def decision_percent(run: RunRecord) -> float | None:
+    """Time spent deciding in per cent of a token's time (paper: 0.0688 %); None if unknown.
+
+    As measured where the run was profiled; otherwise the median decision times the number of
+    decisions: one after each layer that a token may leave, up to the one where it left.
+    """
+    passes = run.tokens[1:]
+    if not passes or run.summary.decode_seconds <= 0:
+        return None
+    token = run.summary.decode_seconds / len(passes)
+    parts, each = part_milliseconds(run), run.summary.decision_microseconds
+    if parts is not None and "decision" in parts:
+        return parts["decision"] * 1e-3 / token * 100
+    if each is None:
+        return None
+    first, last = run.header.entry_layer - 1, run.header.num_layers - 1
+    asked = fmean(max(0, min(t.exit_layer, last) - first + 1) for t in passes)
+    return asked * each * 1e-6 / token * 100
+
+
+def mean_similarity_by_layer(runs: Sequence[RunRecord]) -> tuple[float | None, ...]:
+    """Mean similarity of each layer over the decode passes of several runs (paper Fig. 6b).
+
+    From the full trace, where a run has one: all passes at all layers. Otherwise from the layers
+    that ran, so that deep layers speak for deep tokens only. None for a layer that none ran.
+    Raises RecordError for runs of models with unequal numbers of layers.
+    """
+    depths = {run.header.num_layers for run in runs}
+    if len(depths) != 1:
+        raise RecordError(f"runs of one model are needed, not of {sorted(depths)} layers.")
+    rows = [row for run in runs for row in _similarities(run)[1:]]
+    by_layer = [[row[n] for row in rows if n < len(row)] for n in range(depths.pop())]
+    return tuple(fmean(values) if values else None for values in by_layer)
+
+
+def _similarities(run: RunRecord) -> Sequence[Sequence[float]]:
+    return [t.similarities for t in run.tokens] if run.full_trace is None else run.full_trace
+
+
+def entropy_depth_correlation(runs: Sequence[RunRecord]) -> float | None:
+    """Spearman's rho of entropy and exit layer over decode passes (paper A.1).
+
+    Above 0: tokens that the model is less sure of run deeper. None where either is constant.
+    """
+    passes = [t for run in runs for t in run.tokens[1:]]
+    return spearman([t.entropy for t in passes], [t.exit_layer for t in passes])
+
+
+def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
+    """Pearson's r of pairs, -1..1; None where either is constant or there are fewer than two.
+
+    Raises ValueError for unequal lengths.
+    """
+    if len(xs) != len(ys):
+        raise ValueError(f"{len(xs)} values cannot be paired with {len(ys)}")
+    if len(set(xs)) < 2 or len(set(ys)) < 2:
+        return None
+    return statistics.correlation(xs, ys)
+
+
+def spearman(xs: Sequence[float], ys: Sequence[float]) -> float | None:
+    """Spearman's rho: Pearson's r of the ranks, equal values sharing their mean rank."""
+    return pearson(_ranks(xs), _ranks(ys))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Ranks from 1, ascending; m equal values at ranks a..a+m-1 all get a + (m - 1) / 2."""
+    counts, rank, below = Counter(values), {}, 0
+    for value in sorted(counts):
+        rank[value] = below + (counts[value] + 1) / 2
+        below += counts[value]
+    return [rank[value] for value in values]
