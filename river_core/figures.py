@@ -12,7 +12,10 @@ from typing import Any
 from .errors import SettingsError
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A8A00", "#000000")
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon")
+SYMBOLS = (  # two more than colours, so that 40 policies and heads look different
+    *("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"),
+    *("hourglass", "bowtie"),
+)
 
 Row = Mapping[str, Any]
 

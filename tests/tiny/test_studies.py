@@ -203,6 +203,14 @@ def test_table_and_figure_show_every_measured_setting(study, settings, tmp_path)
     assert len(html) < 100_000
 
 
+def test_two_dozen_policies_and_heads_look_different():
+    speed = dict.fromkeys(("tokens_per_second", "slowest", "fastest"), 1.0)
+    row = {"head": "river", "threshold": None, "mean_exit_layer": 2.0, "match": 1.0, **speed}
+    figure = sweep_figure([{**row, "policy": f"p{n}"} for n in range(24)], "t")
+    looks = [(t.marker.color, t.marker.symbol) for t in figure.data if t.error_y.array is None]
+    assert len(looks) == len(set(looks)) == 24
+
+
 POINTS = strategies.Points(exit_layers=(1, 3), relaxed=0.5, strict=0.9, drafts=(2,))
 
 
