@@ -16,7 +16,12 @@ COMMANDS: dict[str, Command] = {
     "models": ("list the known models", cli_run.add_models, cli_run.run_models),
     "generate": ("run one prompt", cli_run.add_generate, cli_run.run_generate),
     "compare": ("compare two saved runs", cli_study.add_compare, cli_study.run_compare),
-    "sweep": ("thresholds against agreement", cli_study.add_sweep, cli_study.run_sweep),
+    "sweep": ("settings against agreement", cli_study.add_sweep, cli_study.run_sweep),
+    "strategies": (
+        "compare KV strategies as the paper does",
+        cli_study.add_strategies,
+        cli_study.run_strategies,
+    ),
     "bench": ("measure speed", cli_bench.add_arguments, cli_bench.main),
 }
 

@@ -1,9 +1,10 @@
-"""`compare` and `sweep`: two saved runs side by side; thresholds against agreement."""
+"""`compare`, `sweep` and `strategies`: saved runs side by side; settings against agreement."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,10 @@ from .cli_terminal import ProgressLine
 from .errors import SettingsError
 
 if TYPE_CHECKING:
+    from .cells import Setting
     from .metrics import RunNumbers
+    from .resumable import Lines
+    from .strategies import Points
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
@@ -82,16 +86,36 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
         metavar="STEM",
         help="write STEM.jsonl and the table between the markers of STEM.md",
     )
+    grid = parser.add_argument_group("policies and heads beside thresholds, and speed; resumable")
+    grid.add_argument(
+        "--save",
+        default=None,
+        metavar="STEM",
+        help="append to STEM.jsonl as it is measured, going on with what is there; then write "
+        "STEM.csv, STEM.md, STEM.html and STEM.json",
+    )
+    grid.add_argument("--policies", default=None, help="comma-separated (default: all)")
+    grid.add_argument("--heads", default=None, help="comma-separated: river, lens (default river)")
+    grid.add_argument(
+        "--rounds", type=int, default=None, help="timed runs per setting (default 3; 0: no speed)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON Lines")
 
 
 def run_sweep(args: argparse.Namespace) -> int:
-    """Measure every threshold with both prefill rules, teacher-forced."""
+    """Measure thresholds, teacher-forced: River with both prefill rules, or with --save any policy.
+
+    With --save the speed of free greedy runs too. Long runs say on standard error how far they are.
+    """
     from . import sweep as study
 
     thresholds = _numbers(args.thresholds) or list(study.THRESHOLDS)
     if args.tokens < 2 or not 1 <= args.prompts <= len(study.bundled_prompts()):
         raise SettingsError("sweep needs --tokens of 2 or more and --prompts from 1 to 8.")
+    if args.save is not None:
+        return _run_grid(args, thresholds)
+    if any(value is not None for value in (args.policies, args.heads, args.rounds)):
+        raise SettingsError("--policies, --heads and --rounds need --save STEM.")
     model = load_model(args)
     prompts = study.bundled_prompts()[: args.prompts]
     progress = ProgressLine()
@@ -109,6 +133,136 @@ def run_sweep(args: argparse.Namespace) -> int:
     return 0
 
 
+def _run_grid(args: argparse.Namespace, thresholds: list[float]) -> int:
+    """`sweep --save`: every policy, head and threshold on every prompt."""
+    from . import figures, grid
+    from . import sweep as study
+    from .cells import Study
+    from .policies import POLICIES
+
+    rounds = 3 if args.rounds is None else args.rounds
+    if args.report is not None or rounds < 0:
+        raise SettingsError("--save goes without --report, and with --rounds of 0 or more.")
+    policies = _names(args.policies) or list(POLICIES)
+    settings = grid.settings(policies, _names(args.heads) or ["river"], thresholds)
+    stem, file = _study_file(args.save)
+    model = load_model(args)
+    progress = ProgressLine()
+    prompts = study.bundled_prompts()[: args.prompts]
+    part = Study(file, grid.PART, model, prompts, args.tokens, progress)
+    try:
+        part.begin()
+        part.quality(settings)
+        part.speed(settings, rounds)
+    finally:
+        progress.done()
+    study.save_csv(stem.with_suffix(".csv"), file.of(grid.PART, "cell", "skipped", "time"))
+    lines, rows = list(grid.table(file)), grid.rows(file)
+    write_table(stem.with_suffix(".md"), lines)
+    figures.save_figure(figures.sweep_figure(rows, f"{model.info.name}: sweep"), stem)
+    print("\n".join(map(json.dumps, rows) if args.json else lines))
+    return 0
+
+
+def add_strategies(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `strategies`."""
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--report",
+        required=True,
+        metavar="STEM",
+        help="append to STEM.jsonl as it is measured, going on with what is there; then write the "
+        "tables between the markers of STEM.md, STEM.html and STEM.json",
+    )
+    parser.add_argument("--prompts", type=int, default=8, help="how many of the bundled prompts")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens per prompt (default 64)")
+    parser.add_argument("--rounds", type=int, default=8, help="timed runs per row (default 8)")
+    parser.add_argument(
+        "--thresholds", default=None, help="relaxed,strict (default: those of the packaged model)"
+    )
+    parser.add_argument("--exit-layers", default=None, help="comma-separated (default 2,8,16,24)")
+    parser.add_argument(
+        "--part", choices=["both", "quality", "speed"], default="both", help="(default both)"
+    )
+
+
+def run_strategies(args: argparse.Namespace) -> int:
+    """Compare the KV strategies as the paper's figures 3 and 8 do: quality in fp32, then speed.
+
+    Quality holds the head fixed and feeds the backbone's tokens; speed takes each strategy's own
+    exit head and --dtype. Policies that this version lacks are left out, and named.
+    """
+    from . import figures, strategies
+    from . import sweep as study
+
+    if args.tokens < 2 or args.rounds < 1 or not 1 <= args.prompts <= len(study.bundled_prompts()):
+        raise SettingsError(
+            "strategies needs --tokens of 2 or more, --rounds of 1 or more and --prompts from 1 "
+            "to 8."
+        )
+    points = _points(args)
+    stem, file = _study_file(args.report)
+    for name in strategies.missing():
+        print(f"river: {name} is left out: this version has no such policy.", file=sys.stderr)
+    if args.part != "speed":
+        _run_part(args, file, strategies.QUALITY, strategies.quality_settings(points))
+    if args.part != "quality":
+        _run_part(args, file, strategies.SPEED, strategies.speed_settings(points))
+    lines = list(strategies.report(file, points))
+    write_table(stem.with_suffix(".md"), lines)
+    title = "KV strategies: quality and speed are two measurements"
+    figures.save_figure(figures.strategies_figure(*strategies.figure_rows(file), title), stem)
+    print("\n".join(lines))
+    return 0
+
+
+def _run_part(args: argparse.Namespace, file: Lines, part: str, settings: list[Setting]) -> None:
+    """Load the model that a part needs and measure what the file lacks."""
+    from . import strategies
+    from . import sweep as study
+    from .cells import Study
+
+    dtype = "float32" if part == strategies.QUALITY else args.dtype
+    model = load_model(argparse.Namespace(**{**vars(args), "dtype": dtype}))
+    progress = ProgressLine()
+    prompts = study.bundled_prompts()[: args.prompts]
+    measured = Study(file, part, model, prompts, args.tokens, progress)
+    try:
+        measured.begin()
+        if part == strategies.QUALITY:
+            measured.quality(settings)
+        else:
+            measured.speed(settings, args.rounds)
+    finally:
+        progress.done()
+
+
+def _points(args: argparse.Namespace) -> Points:
+    """The exit layers and thresholds that the arguments give."""
+    from .settings import check_threshold
+    from .strategies import Points
+
+    points = Points()
+    given = _numbers(args.thresholds) or list(points.thresholds)
+    layers = _numbers(args.exit_layers, "--exit-layers") or list(points.exit_layers)
+    if len(given) != 2:
+        raise SettingsError(f"--thresholds is {args.thresholds!r}; give two: relaxed,strict.")
+    if any(layer != int(layer) for layer in layers):
+        raise SettingsError(f"--exit-layers is {args.exit_layers!r}; give whole numbers.")
+    relaxed, strict = (check_threshold(threshold) for threshold in given)
+    return Points(tuple(int(layer) for layer in layers), relaxed, strict)
+
+
+def _study_file(stem: str) -> tuple[Path, Lines]:
+    """The stem as a path, and its JSON Lines file, read."""
+    from .resumable import Lines
+
+    path = Path(stem)
+    if not path.resolve().parent.is_dir():
+        raise SettingsError(f"{stem}: that folder does not exist.")
+    return path, Lines(path.with_suffix(".jsonl"))
+
+
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 
@@ -123,10 +277,14 @@ def write_table(path: Path, lines: list[str]) -> None:
     path.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}", encoding="utf-8", newline="\n")
 
 
-def _numbers(text: str | None) -> list[float]:
+def _numbers(text: str | None, name: str = "--thresholds") -> list[float]:
     if text is None:
         return []
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
-        raise SettingsError(f"--thresholds is {text!r}; give numbers such as 0.9,0.98.") from error
+        raise SettingsError(f"{name} is {text!r}; give numbers with commas between.") from error
+
+
+def _names(text: str | None) -> list[str]:
+    return [] if text is None else [part.strip() for part in text.split(",") if part.strip()]

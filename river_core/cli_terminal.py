@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import unicodedata
+from collections.abc import Callable
 from typing import TextIO
 
 BINS = ("f8df3c", "c4b468", "958f77", "6b6d72", "3f4c6c", "002c64")
@@ -41,18 +43,29 @@ def harmless(text: str) -> str:
 
 
 class ProgressLine:
-    """One line on standard error that is rewritten; silent where that is no terminal."""
+    """Progress on standard error: one line that is rewritten on a terminal.
 
-    def __init__(self) -> None:
+    Elsewhere a line of its own each, the first once the work has taken `PAUSE` seconds and then
+    at most one every `PAUSE`: quick work stays quiet, long work never does. `clock` gives seconds.
+    """
+
+    PAUSE = 3.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._shown = 0
+        self._clock = clock
+        self._last = clock()
 
     def __call__(self, text: str, fraction: float | None) -> None:
-        if not sys.stderr.isatty():
-            return
+        """Say what is done, and how far all of it is, 0..1 or None."""
         line = text if fraction is None else f"{text} ({fraction:.0%})"
-        sys.stderr.write("\r" + line.ljust(self._shown))
+        if sys.stderr.isatty():
+            sys.stderr.write("\r" + line.ljust(self._shown))
+            self._shown = len(line)
+        elif self._clock() - self._last >= self.PAUSE:
+            self._last = self._clock()
+            sys.stderr.write(line + "\n")
         sys.stderr.flush()
-        self._shown = len(line)
 
     def done(self) -> None:
         """Clear the line."""

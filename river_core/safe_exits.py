@@ -13,11 +13,10 @@ from statistics import fmean
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .bandwidth import ReadBytes
-from .block import BlockShape, LayerWeights, rms_norm, rotate
+from .block import BlockShape, LayerWeights, rms_norm, rotate, run_feed_forward
 from .decode import teacher_forced
 from .errors import RecordError
 from .kv_error import HELD
@@ -139,7 +138,8 @@ def exit_states(model: RiverModel, run: RunRecord, passes: range) -> Tensor:
     x = model.embedding[fed].float()
     tails = x[:0]  # rows that left already, a group of `count` per exit layer
     for layer in range(1, model.num_layers + 1):
-        k, v = (side.float() for side in model.cache.view(layer, held.shape[1]))
+        both = (model.cache.k, model.cache.v)
+        k, v = (side[layer - 1, :, : held.shape[1]].float() for side in both)
         recorded = Recorded(k, v, held[layer - 1], model.cache.k.dtype)
         if layer >= entry:
             tails = torch.cat([tails, x])
@@ -177,8 +177,7 @@ def _layer(
     own = torch.cat([turned[:, shape.heads :], qkv[:, shape.heads + shape.kv_heads :]], dim=1)
     own = own.to(recorded.dtype).float()
     x = x + weights.out(attend_apart(turned[:, : shape.heads], own, recorded, at, shape))
-    gate, up = weights.gate_up(rms_norm(x, weights.ffn_norm, shape.eps)).chunk(2, dim=-1)
-    return x + weights.down(F.silu(gate) * up)
+    return run_feed_forward(x, weights, shape)
 
 
 def attend_apart(

@@ -7,7 +7,7 @@ rule is fed the same tokens. Measures no speed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 from .compare import compare
 from .decode import generate, teacher_forced
-from .errors import RecordError
+from .errors import RecordError, SettingsError
 from .metrics import mean_exit_layer
 from .model import RiverModel
 from .recorder import versions
@@ -146,6 +146,20 @@ def load_lines(path: Path) -> tuple[dict[str, Any], list[Row]]:
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise RecordError(f"{path} is not a sweep report ({error}).") from error
     return head, [replace(row, per_prompt=tuple(row.per_prompt)) for row in made]
+
+
+def save_csv(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write JSON lines as a table with a column per key, empty where a line lacks it.
+
+    Raises SettingsError where the file cannot be written.
+    """
+    import pandas
+
+    frame = pandas.DataFrame.from_records([dict(line) for line in lines]).convert_dtypes()
+    try:
+        frame.to_csv(path, index=False, lineterminator="\n")
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written ({error}).") from error
 
 
 def _rounded(row: Row) -> Row:

@@ -49,6 +49,7 @@ _CORE: Rows = (
         *("figures.py", "peers.py", "calibrate.py", "compare.py", "sweep.py", "bandwidth.py"),
         *("kv_error.py", "safe_exits.py"),
         *("bench_report.py", "bench.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),
+        *("resumable.py", "cells.py", "grid.py", "strategies.py"),
     ),
     ("cli_terminal.py", "cli_run.py", "cli_*.py", "__init__.py", "__main__.py"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from river_core.cli_terminal import bin_of, harmless, painted
+from river_core.cli_terminal import ProgressLine, bin_of, harmless, painted
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,13 @@ def test_colours_end_before_a_line_does():
 
 def test_escape_codes_of_a_token_do_nothing():
     assert harmless("a\x1b[31mb\x07\u202ec\td\n") == "a\ufffd[31mb\ufffd\ufffdc\td\n"
+
+
+def test_progress_off_a_terminal_is_lines_with_pauses(capsys):
+    now = [0.0]
+    progress = ProgressLine(clock=lambda: now[0])
+    for second in (0.5, 2.9, 3.1, 3.2, 6.0, 6.2, 9.3):
+        now[0] = second
+        progress(f"at {second}", second / 10)
+    progress.done()
+    assert capsys.readouterr().err == "at 3.1 (31%)\nat 6.2 (62%)\nat 9.3 (93%)\n"

@@ -1,0 +1,269 @@
+"""One setting on one prompt: agreement with the backbone, or speed; and the means over them.
+
+A consumer of the loop. A study is a file of such lines (resumable.py): what is in it is not
+measured again. Knows nothing of which settings are worth comparing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from statistics import fmean, median
+from typing import Any
+
+import torch
+
+from .compare import compare
+from .decode import generate, teacher_forced
+from .errors import SettingsError
+from .kernels.micro import processor
+from .model import RiverModel
+from .records import RunRecord
+from .resumable import Lines
+from .sweep import Say
+from .sweep import header as sweep_header
+
+BASELINE = "backbone"
+WARM_UP_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured: a policy under a head, at a threshold or a fixed exit layer.
+
+    None means the policy's or the model's own value. `draft` and `fill` are the policy's options.
+    """
+
+    policy: str
+    head: str | None = None
+    threshold: float | None = None
+    exit_layer: int | None = None
+    draft: int | None = None
+    fill: str | None = None
+    prefill: str | None = None
+
+    def keywords(self) -> dict[str, Any]:
+        """As DecodeSettings takes it."""
+        options = {name: getattr(self, name) for name in ("exit_layer", "draft", "fill")}
+        options = {name: value for name, value in options.items() if value is not None}
+        exit_rule = None if self.exit_layer is None else "fixed"
+        names = ("policy", "head", "threshold", "prefill")
+        given = {name: getattr(self, name) for name in names}
+        return {**given, "exit": exit_rule, "options": options, "full_trace": False}
+
+    def named(self) -> dict[str, Any]:
+        """What is set, as a line of the file holds it."""
+        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> Setting:
+        """The setting that a line names."""
+        return cls(**{f.name: line[f.name] for f in fields(cls) if f.name in line})
+
+    @property
+    def label(self) -> str:
+        """Policy and point, for a line of progress."""
+        return f"{self.policy} {self.point}".strip()
+
+    @property
+    def point(self) -> str:
+        """Where it leaves and how it drafts, for a table."""
+        words = []
+        if self.threshold is not None:
+            words.append(f"threshold {self.threshold:g}")
+        if self.exit_layer is not None:
+            words.append(f"exit layer {self.exit_layer}")
+        if self.draft is not None:
+            words.append(f"draft {self.draft}")
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The backbone's greedy run for a prompt, and the same tokens fed back with logits kept."""
+
+    free: RunRecord
+    forced: RunRecord
+
+    @classmethod
+    def of(cls, model: RiverModel, prompt: str | list[int], tokens: int) -> Reference:
+        """Decode at most `tokens` tokens (fewer where the backbone ends), then feed them."""
+        free = generate(model, prompt, policy=BASELINE, max_new_tokens=tokens, full_trace=False)
+        ids = [t.token_id for t in free.tokens]
+        return cls(free, teacher_forced(model, prompt, ids, policy=BASELINE, full_trace=False))
+
+
+def quality(
+    model: RiverModel, prompt: str | list[int], reference: Reference, setting: Setting
+) -> dict[str, Any]:
+    """Agreement of `setting` with the reference: teacher-forced, or where that is refused free.
+
+    `mode` says which, `note` why; free runs have no KL and match up to the first difference.
+    Raises SettingsError where the policy refuses the setting either way.
+    """
+    ids, given = [t.token_id for t in reference.forced.tokens], setting.keywords()
+    mode, note, base = "forced", "", reference.forced
+    try:
+        run = teacher_forced(model, prompt, ids, **given)
+    except SettingsError as error:
+        mode, note, base = "free", str(error), reference.free
+        run = generate(model, prompt, max_new_tokens=len(ids), **given)
+    found, counters, depth = compare(base, run), run.summary.counters, run.summary.mean_exit_layer
+    return {
+        "mode": mode,
+        **({"note": note} if note else {}),
+        "tokens": found.compared,
+        "match": round(found.match, 6),
+        "kl": None if found.kl is None else round(found.kl, 6),
+        "top5_overlap": round(found.top5_overlap, 6),
+        "first_difference": found.first_difference,
+        "mean_exit_layer": round(float(run.prompt.exit_layer if depth is None else depth), 4),
+        "prompt_depth": run.prompt.exit_layer,
+        **{name: counters[name] for name in ("slots_missing", "extra_rows", "drafted", "accepted")},
+    }
+
+
+def timed(
+    model: RiverModel, prompt: str | list[int], tokens: int, setting: Setting
+) -> dict[str, Any]:
+    """One greedy run by its own clock: tokens per second after the first, and what it did."""
+    done = generate(model, prompt, max_new_tokens=tokens, **setting.keywords()).summary
+    rate, depth = done.tokens_per_second, done.mean_exit_layer
+    if rate is None or depth is None:
+        raise SettingsError("a run of one token has no speed; use 2 tokens or more.")
+    return {
+        "tokens_per_second": round(rate, 3),
+        "mean_exit_layer": round(depth, 4),
+        "drafted": done.counters["drafted"],
+        "accepted": done.counters["accepted"],
+        "execution": done.kernels["execution"],
+    }
+
+
+@dataclass(frozen=True)
+class Study:
+    """A part of a file, measured for one model over some prompts, `tokens` tokens each."""
+
+    file: Lines
+    part: str
+    model: RiverModel
+    prompts: Sequence[Any]  # texts, or lists of token ids
+    tokens: int
+    say: Say
+
+    def begin(self) -> None:
+        """The part's header: model, kernels, machine, prompts. SettingsError where it differs."""
+        head = sweep_header(self.model, self.prompts, self.tokens)
+        head |= {"type": "header", "threads": torch.get_num_threads()}
+        self.file.begin(self.part, head | {"processor": processor(self.model.device)})
+
+    def quality(self, settings: Sequence[Setting]) -> None:
+        """Agreement of every setting on every prompt; a refused one is kept with the reason."""
+        done = {(Setting.of(x), x["prompt"]) for x in self.file.of(self.part, "cell", "skipped")}
+        cells = [(n, s) for n in range(len(self.prompts)) for s in settings if (s, n) not in done]
+        reference, of = None, -1
+        for at, (n, setting) in enumerate(cells):
+            self.say(f"prompt {n + 1}: {setting.label}", at / len(cells))
+            if reference is None or of != n:
+                reference, of = Reference.of(self.model, self.prompts[n], self.tokens), n
+            try:
+                found = quality(self.model, self.prompts[n], reference, setting)
+            except SettingsError as error:
+                self._write("skipped", setting, {"prompt": n, "reason": str(error)})
+            else:
+                self._write("cell", setting, {"prompt": n, **found})
+
+    def speed(self, settings: Sequence[Setting], rounds: int) -> None:
+        """Greedy runs, interleaved after a warm-up; round r decodes prompt r, and so round again.
+
+        Stop ids are decoded through. Every round starts one setting later than the one before.
+        """
+        model = replace(self.model, eos_ids=())
+        done = {(Setting.of(x), x["round"]) for x in self.file.of(self.part, "time")}
+        refused = {Setting.of(x) for x in self.file.of(self.part, "skipped")}
+        todo = [s for s in settings if s not in refused]
+        todo = [s for s in todo if any((s, r) not in done for r in range(rounds))]
+        runs = [s for n, s in enumerate(todo) if self._warm(model, s, n / len(todo))]
+        for r in range(rounds):
+            first = r % max(1, len(runs))
+            for at, setting in enumerate([*runs[first:], *runs[:first]]):
+                if (setting, r) in done:
+                    continue
+                share = (r + at / len(runs)) / rounds
+                self.say(f"round {r + 1} of {rounds}: {setting.label}", share)
+                prompt = r % len(self.prompts)
+                found = timed(model, self.prompts[prompt], self.tokens, setting)
+                self._write("time", setting, {"round": r, "prompt": prompt, **found})
+
+    def _warm(self, model: RiverModel, setting: Setting, share: float) -> bool:
+        """Run it once for a few tokens; False where the policy refuses it, which is written."""
+        self.say(f"warming up {setting.label}", share)
+        try:
+            timed(model, self.prompts[0], max(2, min(self.tokens, WARM_UP_TOKENS)), setting)
+        except SettingsError as error:
+            self._write("skipped", setting, {"prompt": None, "reason": str(error)})
+            return False
+        return True
+
+    def _write(self, kind: str, setting: Setting, found: Mapping[str, Any]) -> None:
+        self.file.append({"part": self.part, "type": kind, **setting.named(), **found})
+
+
+Grouped = dict[Setting, list[Mapping[str, Any]]]
+
+
+def by_setting(lines: Iterable[Mapping[str, Any]]) -> Grouped:
+    """Lines of the same setting together, in the order in which settings first appear."""
+    found: Grouped = {}
+    for line in lines:
+        found.setdefault(Setting.of(line), []).append(line)
+    return found
+
+
+def quality_rows(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Means of `cell` lines per setting, weighted by tokens; counters are sums."""
+    return [
+        {"setting": setting, **_quality_row(cells)} for setting, cells in by_setting(lines).items()
+    ]
+
+
+def _quality_row(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def mean(name: str) -> float | None:
+        if any(cell[name] is None for cell in cells):
+            return None
+        weights = [cell["tokens"] for cell in cells]
+        return fmean((cell[name] for cell in cells), weights)
+
+    sums = ("slots_missing", "extra_rows", "drafted", "accepted", "tokens")
+    return {
+        "mode": cells[0]["mode"],
+        "prompts": len(cells),
+        "same_text": sum(cell["first_difference"] is None for cell in cells),
+        **{n: mean(n) for n in ("match", "kl", "top5_overlap", "mean_exit_layer", "prompt_depth")},
+        **{name: sum(cell[name] for cell in cells) for name in sums},
+    }
+
+
+def speed_rows(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Medians and extremes of `time` lines per setting; the ratio is the median over rounds."""
+    groups = by_setting(lines)
+    base = next((times for s, times in groups.items() if s.policy == BASELINE), [])
+    rates = {time["round"]: time["tokens_per_second"] for time in base}
+    return [{"setting": s, **_speed_row(times, rates)} for s, times in groups.items()]
+
+
+def _speed_row(times: Sequence[Mapping[str, Any]], base: Mapping[int, float]) -> dict[str, Any]:
+    own = [time["tokens_per_second"] for time in times]
+    ratios = [t["tokens_per_second"] / base[t["round"]] for t in times if t["round"] in base]
+    drafted = sum(time["drafted"] for time in times)
+    accepted = sum(time["accepted"] for time in times)
+    return {
+        "tokens_per_second": median(own),
+        "slowest": min(own),
+        "fastest": max(own),
+        "ms_per_token": 1e3 / median(own),
+        "to_backbone": median(ratios) if ratios else None,
+        "mean_exit_layer": fmean(time["mean_exit_layer"] for time in times),
+        "acceptance": accepted / drafted if drafted else None,
+        "rounds": len(own),
+    }

@@ -1,0 +1,142 @@
+"""Studies as plotly figures: rows of numbers in, a figure or its files out.
+
+The only file of river_core that imports plotly, when a figure is made. Measures nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import SettingsError
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A8A00", "#000000")
+SYMBOLS = (  # two more than colours, so that 40 policies and heads look different
+    *("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"),
+    *("hourglass", "bowtie"),
+)
+
+Row = Mapping[str, Any]
+
+
+def sweep_figure(rows: Sequence[Row], title: str) -> Any:
+    """Two panels over the mean exit layer: match (head river only), and tok/s with min..max.
+
+    `rows` are grid.rows'; a plotly Figure.
+    """
+    figure = _panels(title, "agreement, exact river tail", "speed, greedy free runs")
+    names = list(dict.fromkeys((row["policy"], row["head"]) for row in rows))
+    for n, (policy, head) in enumerate(names):
+        own = [row for row in rows if (row["policy"], row["head"]) == (policy, head)]
+        own.sort(key=lambda row: row["mean_exit_layer"])
+        label = f"{policy}, untrained exit head" if head == "lens" else f"{policy}, head {head}"
+        if head != "lens":
+            _line(figure, (1, n), label, own, "match")
+        timed = [row for row in own if row["tokens_per_second"] is not None]
+        if timed:
+            ends, legend = ("slowest", "fastest"), head == "lens"
+            _line(figure, (2, n), label, timed, "tokens_per_second", spread=ends, legend=legend)
+    figure.update_xaxes(title_text="mean exit layer")
+    figure.update_yaxes(title_text="next-token match", row=1, col=1)
+    figure.update_yaxes(title_text="tokens per second", rangemode="tozero", row=1, col=2)
+    return figure
+
+
+def strategies_figure(quality: Sequence[Row], speed: Sequence[Row], title: str) -> Any:
+    """Quality (head fixed) and speed (own heads) in two panels that share no axis.
+
+    Rows hold `policy`, `mean_exit_layer`, `point` and `match`, or `ms_per_token`, `least`, `most`.
+    A plotly Figure.
+    """
+    figure = _panels(title, "quality: head fixed, only the cache differs", "speed: own exit heads")
+    order = list(dict.fromkeys(row["policy"] for row in [*quality, *speed]))
+    in_left = {row["policy"] for row in quality}
+    for n, policy in enumerate(order):
+        left = sorted(_of(quality, policy), key=lambda row: row["mean_exit_layer"])
+        right = sorted(_of(speed, policy), key=lambda row: row["mean_exit_layer"])
+        if left:
+            _line(figure, (1, n), policy, left, "match")
+        if right:
+            ends, legend = ("least", "most"), policy not in in_left
+            _line(figure, (2, n), policy, right, "ms_per_token", spread=ends, legend=legend)
+    figure.update_xaxes(title_text="mean exit layer")
+    figure.update_yaxes(title_text="next-token match", row=1, col=1)
+    figure.update_yaxes(title_text="ms per token", rangemode="tozero", row=1, col=2)
+    return figure
+
+
+def save_figure(figure: Any, stem: Path) -> None:
+    """Write STEM.html (plotly from its CDN) and STEM.json. SettingsError where that fails."""
+    try:
+        stem.with_suffix(".html").write_text(
+            figure.to_html(include_plotlyjs="cdn", div_id="figure"), encoding="utf-8", newline="\n"
+        )
+        text = figure.to_json(pretty=True) + "\n"
+        stem.with_suffix(".json").write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise SettingsError(f"{stem}.html or .json cannot be written ({error}).") from error
+
+
+def _of(rows: Sequence[Row], policy: str) -> list[Row]:
+    return [row for row in rows if row["policy"] == policy]
+
+
+def _panels(title: str, left: str, right: str) -> Any:
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(rows=1, cols=2, subplot_titles=(left, right))
+    figure.update_layout(
+        template="none", title=title, legend={"orientation": "h", "y": -0.2}, width=1100, height=520
+    )
+    return figure
+
+
+def _line(
+    figure: Any,
+    place: tuple[int, int],
+    label: str,
+    rows: Sequence[Row],
+    name: str,
+    *,
+    spread: tuple[str, str] | None = None,
+    legend: bool = True,
+) -> None:
+    """One policy's points, joined by exit layer; `place` is panel and number of the policy.
+
+    `spread` names the ends of its error bars.
+    """
+    from plotly import graph_objects
+
+    values = [row[name] for row in rows]
+    bars = None
+    if spread is not None:
+        least, most = ([row[end] for row in rows] for end in spread)
+        bars = {
+            "type": "data",
+            "symmetric": False,
+            "array": [m - v for m, v in zip(most, values, strict=True)],
+            "arrayminus": [v - m for m, v in zip(least, values, strict=True)],
+        }
+    column, number = place
+    style = {"color": COLOURS[number % len(COLOURS)], "symbol": SYMBOLS[number % len(SYMBOLS)]}
+    trace = graph_objects.Scatter(
+        x=[row["mean_exit_layer"] for row in rows],
+        y=values,
+        error_y=bars,
+        mode="lines+markers",
+        name=label,
+        legendgroup=label,
+        showlegend=legend,
+        marker={**style, "size": 8},
+        line={"color": style["color"], "width": 1},
+        text=[_point(row) for row in rows],
+        hovertemplate="%{text}<br>exit layer %{x:.2f}<br>%{y:.4g}<extra>%{fullData.name}</extra>",
+    )
+    figure.add_trace(trace, row=1, col=column)
+
+
+def _point(row: Row) -> str:
+    if "point" in row:
+        return str(row["point"])
+    return "" if row["threshold"] is None else f"threshold {row['threshold']:g}"
