@@ -141,7 +141,7 @@ class NeverDeeper(ExitRule):
         self._cap = min(self._cap, exit_layer)
 
 
-EXITS: Mapping[str, type[ExitRule]] = {
+EXITS: dict[str, type[ExitRule]] = {
     "never": Never,
     "similarity": Similarity,
     "confidence": Confidence,

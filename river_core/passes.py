@@ -23,7 +23,7 @@ from .exits import Moment
 from .fills import ATTENTION, FEED_FORWARD, KV_SOURCE, SKIPPED, Skip
 from .model import RiverModel
 from .planning import Plan
-from .recorder import Pass
+from .recorder import PART_OF, Pass
 from .records import CacheUpdate
 
 HALVES = (ATTENTION, FEED_FORWARD)
@@ -107,9 +107,9 @@ class Passes:
                 if self.plan.fill.kv != "m":
                     self.model.cache.require(done + 1, until, rows)
                 now.path += "b" * (until - done)
-                self._timed(now, "backbone", self.engine.backbone, done + 1, until)
+                self._timed(now, PART_OF["b"], self.engine.backbone, done + 1, until)
             else:
-                now.path += self._timed(now, "backbone", self._halves, now, self.plan.skip, until)
+                now.path += self._timed(now, PART_OF["b"], self._halves, now, self.plan.skip, until)
             now.exit_layer = done = until
             left = may_leave and self.plan.first_exit <= done < last and self._leaves(now, done)
         return joined
@@ -183,22 +183,22 @@ class Passes:
         """From the end of the stack to logits, and every slot of the rows accounted for."""
         plan, engine, done, last = self.plan, self.engine, now.exit_layer, self.plan.num_layers
         left = done < last
-        tail = left and (plan.head == "river" or plan.fill.kv == "r")
+        tail = left and (not plan.lens or plan.fill.kv == "r")
         states = engine.state() if joined or (left and plan.fill.kv in "pd") else None
         now.similarities = engine.trace(done)
         if joined and states is not None:
             self._advance(now, joined, states)
             if left:
                 engine.only_last()
-        if not tail or plan.head == "lens":
+        if not tail or plan.lens:
             now.logits = self._timed(
                 now, "head", engine.every_logits if every_row else engine.logits
             )
         if tail:
-            self._timed(now, "river", engine.river, done + 1, last)
+            self._timed(now, PART_OF["r"], engine.river, done + 1, last)
         if left and plan.fill.kv == "p" and states is not None:
             self._timed(now, "fill", engine.propagate, states[-1:], done + 1, last)
-        if tail and plan.head != "lens":
+        if tail and not plan.lens:
             now.logits = self._timed(now, "head", engine.logits)
         now.kv_source = "".join(KV_SOURCE[a] for a in now.path) + plan.fill.kv * (last - done)
         now.path += ("r" if tail else plan.fill.path) * (last - done)

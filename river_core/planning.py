@@ -42,6 +42,11 @@ class Plan:
     threshold: float | None
 
     @property
+    def lens(self) -> bool:
+        """Whether tokens are chosen at the exit, not by the river tail."""
+        return self.head == "lens"
+
+    @property
     def draft(self) -> int:
         """Tokens drafted before each verification; 0 without drafts."""
         return int(self.options.get("draft", 0))

@@ -23,6 +23,7 @@ from .text import partial_bytes, split
 from .version import VERSION
 
 COUNTERS = ("drafted", "accepted", "extra_rows", "slots_missing")  # of RunSummary
+PART_OF = {"b": "backbone", "r": "river"}  # of a path letter; what others cost is "fill"
 PARTS = ("backbone", "river", "fill", "head", "decision")  # of TokenRecord.parts, milliseconds
 
 

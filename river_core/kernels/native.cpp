@@ -75,11 +75,12 @@ void river_linear(const Matrix* m, const float* x, int64_t count, float* y, int 
         float* packed = scratch<1>(count * padded(scratch_of(*m)));
         for (int64_t i = 0; i < count; i++)
             in[i] = prepare(*m, x + i * m->cols, packed + i * padded(scratch_of(*m)));
+        float* out[16];
+        for (int64_t i = 0; i < count; i++) out[i] = y + i * m->rows;
         Range mine = share(m->rows, 8);
-        int64_t block = count == 1 ? mine.to - mine.from : 8;
+        int64_t block = count <= (m->kind == INT4 ? 1 : 4) ? m->rows : 8;
         for (int64_t n = mine.from; n < mine.to; n += block)
-            for (int64_t i = 0; i < count; i++)
-                rows(*m, in[i], n, n + block < mine.to ? n + block : mine.to, y + i * m->rows);
+            rows_each(*m, in, count, n, n + block < mine.to ? n + block : mine.to, out);
     }
 }
 

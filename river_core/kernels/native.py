@@ -19,14 +19,18 @@ from .base import Linear, QuantMatrix
 from .native_library import NativeLibrary, load_library, open_library
 from .pages import together
 
-FEW_ROWS = 4  # more rows than this go through torch's matrix product in fp32
+FEW_ROWS = 16  # more rows than this go through torch's matrix product in fp32
 SCRATCH = 1 << 20  # fp32 numbers converted at a time for that product
 HOLD_BYTES = 64 << 20  # calls that read more release the GIL
-TYPES = (torch.float16, torch.bfloat16, torch.float32)  # as `Kind` of native.h counts; int4 is 3
+TYPES = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+)  # as `Kind` of native_rows.h counts; int4 is 3
 
 
 class CMatrix(ctypes.Structure):
-    """`Matrix` of native.h. The tensors that the pointers lead into must be kept by its owner."""
+    """`Matrix` of native_rows.h. Its owner keeps the tensors that the pointers lead into."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("kind", "group", "rows", "cols")),
@@ -164,7 +168,7 @@ def _padded(values: Tensor, columns: int) -> Tensor:
 
 
 def _pack_codes(q: QuantMatrix) -> Tensor:
-    """uint8 [N, K] -> int16 [N / 4, spans, 4, lanes], the layout that native.h describes."""
+    """uint8 [N, K] -> int16 [N / 4, spans, 4, lanes], the layout that native_rows.h describes."""
     span = max(64, q.group_size)
     parts, lanes = (2, 8) if q.group_size == 32 else (span // 64, 16)
     codes = _padded(q.codes, -(-q.shape[1] // span) * span)

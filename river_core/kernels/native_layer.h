@@ -5,7 +5,7 @@
 // Python, torch, models or policies.
 #pragma once
 
-#include "native.h"
+#include "native_rows.h"
 
 #include <omp.h>
 #include <sched.h>

@@ -148,10 +148,13 @@ def check_vague_names(files: Files) -> list[str]:
     ]
 
 
+LOOP = ("river_core/decode.py", "river_core/passes.py", "river_core/execution/*.py")
+
+
 def check_policy_names(files: Files, names: Collection[str]) -> list[str]:
     """The loop and the executions name no policy: a policy is data."""
     problems = []
-    for path, tree in python(files, "river_core/decode.py", "river_core/execution/*.py"):
+    for path, tree in python(files, *LOOP):
         for node in ast.walk(tree):
             if (
                 isinstance(node, ast.Constant)
