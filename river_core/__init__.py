@@ -5,7 +5,9 @@ The public names, imported when first used: reading records or views needs no to
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .version import VERSION as __version__
@@ -15,9 +17,11 @@ if TYPE_CHECKING:
     from .control import Control
     from .decode import generate, stream, teacher_forced
     from .errors import RiverError
+    from .kv_error import kv_error
     from .loading import load
     from .policies import POLICIES
     from .records import CacheUpdate, PromptRecord, RunRecord, RunSummary, TokenRecord
+    from .safe_exits import earliest_safe_exits
     from .settings import DecodeSettings, QuantSpec
 
 _HOME = {
@@ -28,6 +32,8 @@ _HOME = {
     "Control": "control",
     "compare": "compare",
     "Comparison": "compare",
+    "kv_error": "kv_error",
+    "earliest_safe_exits": "safe_exits",
     "POLICIES": "policies",
     "QuantSpec": "settings",
     "DecodeSettings": "settings",
@@ -53,7 +59,9 @@ __all__ = [
     "TokenRecord",
     "__version__",
     "compare",
+    "earliest_safe_exits",
     "generate",
+    "kv_error",
     "load",
     "stream",
     "teacher_forced",
@@ -68,3 +76,17 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return list(__all__)
+
+
+class _Package(ModuleType):
+    """Keeps a public name for what it stands for where a file is called the same (`compare`).
+
+    Importing `river_core.compare` would otherwise put the module in the function's place.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from . import cli_bench, cli_run, cli_study
+from . import cli_bench, cli_cache, cli_run, cli_study
 from .errors import RiverError
 from .version import VERSION
 
@@ -21,6 +21,11 @@ COMMANDS: dict[str, Command] = {
         "compare KV strategies as the paper does",
         cli_study.add_strategies,
         cli_study.run_strategies,
+    ),
+    "study": (
+        "KV error by layer and earliest safe exits",
+        cli_cache.add_study,
+        cli_cache.run_study,
     ),
     "bench": ("measure speed", cli_bench.add_arguments, cli_bench.main),
 }

@@ -109,7 +109,7 @@ def run_sweep(args: argparse.Namespace) -> int:
     """
     from . import sweep as study
 
-    thresholds = _numbers(args.thresholds) or list(study.THRESHOLDS)
+    thresholds = numbers(args.thresholds) or list(study.THRESHOLDS)
     if args.tokens < 2 or not 1 <= args.prompts <= len(study.bundled_prompts()):
         raise SettingsError("sweep needs --tokens of 2 or more and --prompts from 1 to 8.")
     if args.save is not None:
@@ -243,14 +243,12 @@ def _points(args: argparse.Namespace) -> Points:
     from .strategies import Points
 
     points = Points()
-    given = _numbers(args.thresholds) or list(points.thresholds)
-    layers = _numbers(args.exit_layers, "--exit-layers") or list(points.exit_layers)
+    given = numbers(args.thresholds) or list(points.thresholds)
+    layers = whole_numbers(args.exit_layers, "--exit-layers") or list(points.exit_layers)
     if len(given) != 2:
         raise SettingsError(f"--thresholds is {args.thresholds!r}; give two: relaxed,strict.")
-    if any(layer != int(layer) for layer in layers):
-        raise SettingsError(f"--exit-layers is {args.exit_layers!r}; give whole numbers.")
     relaxed, strict = (check_threshold(threshold) for threshold in given)
-    return Points(tuple(int(layer) for layer in layers), relaxed, strict)
+    return Points(tuple(layers), relaxed, strict)
 
 
 def _study_file(stem: str) -> tuple[Path, Lines]:
@@ -277,13 +275,22 @@ def write_table(path: Path, lines: list[str]) -> None:
     path.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}", encoding="utf-8", newline="\n")
 
 
-def _numbers(text: str | None, name: str = "--thresholds") -> list[float]:
+def numbers(text: str | None, name: str = "--thresholds") -> list[float]:
+    """Comma-separated numbers; none for None. Raises SettingsError with the option's name."""
     if text is None:
         return []
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
         raise SettingsError(f"{name} is {text!r}; give numbers with commas between.") from error
+
+
+def whole_numbers(text: str | None, name: str) -> list[int]:
+    """As `numbers`, of whole ones."""
+    found = numbers(text, name)
+    if any(not number.is_integer() for number in found):
+        raise SettingsError(f"{name} is {text!r}; give whole numbers.")
+    return [int(number) for number in found]
 
 
 def _names(text: str | None) -> list[str]:

@@ -6,7 +6,7 @@ row. A consumer of the loop: knows no policy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from .decode import generate, teacher_forced
 from .errors import SettingsError
 from .metrics import pearson
 from .model import RiverModel
+from .planning import resolve
 from .prompts import Prompt
 from .records import RunRecord, TokenRecord
 from .settings import DecodeSettings
@@ -61,28 +62,69 @@ def kv_error(
 
     `settings` are DecodeSettings' fields and name the policy. The prompt's rows are not compared,
     but decode rows read them: with prefill "exit" they are the policy's own. Leaves the policy's
-    run in the model's cache. Raises SettingsError for fewer than two tokens (no row is cached)
-    and, as CacheFull, whatever the runs refuse.
+    run in the model's cache. Raises SettingsError for fewer than two tokens (no row is cached),
+    for a policy that verifies its own drafts and, as CacheFull, for whatever the runs refuse.
     """
+    checked = check_policy(model, settings)
+    tokens, chat = checked.max_new_tokens, checked.chat
+    reference = CacheReference.of(model, prompt, token_ids, max_new_tokens=tokens, chat=chat)
+    return reference.against(model, **settings)[1]
+
+
+def check_policy(model: RiverModel, settings: Mapping[str, Any]) -> DecodeSettings:
+    """The settings of a policy whose cache can be compared, checked before any work."""
     checked = DecodeSettings.from_keywords(settings)
-    own: dict[str, Any] = {"policy": "backbone", "full_trace": False, "chat": checked.chat}
-    if token_ids is None:
-        base = generate(model, prompt, max_new_tokens=checked.max_new_tokens, **own)
-    else:
-        base = teacher_forced(model, prompt, token_ids, **own)
-    ids = [t.token_id for t in base.tokens]
-    if len(ids) < 2:
-        raise SettingsError("one token leaves no row in the cache; compare two tokens or more.")
-    rows = slice(len(base.prompt.token_ids), len(base.prompt.token_ids) + len(ids) - 1)
-    kept = _copy(model, rows)
-    settings = settings | {"full_trace": False}
-    run = teacher_forced(model, list(base.prompt.token_ids), ids, **settings)
-    keys, values = (cosines(a, b) for a, b in zip(kept, _copy(model, rows), strict=True))
-    return kv_error_of(run, keys.tolist(), values.tolist())
+    if resolve(checked, model.num_layers, model.info.entry_layer).draft:
+        raise SettingsError(
+            f"policy {checked.policy!r} verifies its own drafts, so what stays in the cache is the "
+            "backbone's and has no error to measure; use another policy."
+        )
+    return checked
 
 
-def _copy(model: RiverModel, rows: slice) -> tuple[Tensor, Tensor]:
-    """K and V of the rows, fp32 [L, kv_heads, n, D] each."""
+@dataclass(frozen=True)
+class CacheReference:
+    """The backbone's run over a prompt and its decode rows' keys and values, fp32."""
+
+    run: RunRecord
+    kept: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(
+        cls,
+        model: RiverModel,
+        prompt: Prompt,
+        token_ids: Sequence[int] | None = None,
+        *,
+        max_new_tokens: int = 128,
+        chat: bool = True,
+    ) -> CacheReference:
+        """Feed the tokens to the backbone; None: let it decode greedily.
+
+        Raises SettingsError for fewer than two tokens.
+        """
+        own: dict[str, Any] = {"policy": "backbone", "full_trace": False, "chat": chat}
+        if token_ids is None:
+            run = generate(model, prompt, max_new_tokens=max_new_tokens, **own)
+        else:
+            run = teacher_forced(model, prompt, token_ids, **own)
+        if len(run.tokens) < 2:
+            raise SettingsError("one token leaves no row in the cache; compare two or more.")
+        return cls(run, _copy(model, run))
+
+    def against(self, model: RiverModel, **settings: Any) -> tuple[RunRecord, KvError]:
+        """A policy's run over the same tokens, and how far its keys and values lie."""
+        ids, settings = [t.token_id for t in self.run.tokens], settings | {"full_trace": False}
+        run = teacher_forced(model, list(self.run.prompt.token_ids), ids, **settings)
+        both = zip(self.kept, _copy(model, run), strict=True)
+        keys, values = (cosines(a, b).tolist() for a, b in both)
+        return run, kv_error_of(run, keys, values)
+
+
+def _copy(model: RiverModel, run: RunRecord) -> tuple[Tensor, Tensor]:
+    """K and V of a run's decode rows, fp32 [L, kv_heads, n, D] each."""
+    first = len(run.prompt.token_ids)
+    rows = slice(first, first + len(run.tokens) - 1)
     return model.cache.k[:, :, rows].float().clone(), model.cache.v[:, :, rows].float().clone()
 
 

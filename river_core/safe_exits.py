@@ -18,7 +18,7 @@ from torch import Tensor
 from .bandwidth import ReadBytes
 from .block import BlockShape, LayerWeights, rms_norm, rotate, run_feed_forward
 from .decode import teacher_forced
-from .errors import RecordError
+from .errors import RecordError, SettingsError
 from .kv_error import HELD
 from .model import RiverModel
 from .records import RunRecord
@@ -48,8 +48,15 @@ class SafeExits:
 def earliest_safe_exits(model: RiverModel, run: RunRecord) -> SafeExits:
     """Earliest safe exits of a run made on `model`, which is replayed into the model's cache.
 
-    Raises RecordError where the run is not this model's or cannot be replayed.
+    The cache is the one at the end of the run: slots written late are read as they became.
+    Raises RecordError where the run is not this model's, left slots out because nothing reads them
+    again, or cannot be replayed.
     """
+    if any("n" in source for source in run.kv_final):
+        raise RecordError(
+            "the run wrote no keys and values where its policy never looks again, so what a deeper "
+            "pass would choose is undefined; use a run that fills its cache."
+        )
     replay(model, run)
     layers, first = model.num_layers, model.info.entry_layer - 1
     found = [safe_exits_of(chosen, first) for chosen in exit_choices(model, run)]
@@ -87,24 +94,32 @@ def replay(model: RiverModel, run: RunRecord) -> None:
     if ours != theirs or not run.tokens:
         raise RecordError(f"a run of {theirs} with {len(run.tokens)} tokens is not one of {ours}.")
     ids = [t.token_id for t in run.tokens]
-    again = teacher_forced(model, list(run.prompt.token_ids), ids, **_replay_settings(run))
+    try:
+        again = teacher_forced(model, list(run.prompt.token_ids), ids, **_replay_settings(run))
+    except SettingsError as error:
+        raise RecordError(f"the run cannot be replayed: {error}") from error
     if again.kv_final != run.kv_final:
         raise RecordError(
-            "replaying the run gave other KV sources than it recorded; its threshold was changed "
-            "while it ran, or it comes from another machine."
+            "replaying the run gave other KV sources than it recorded; it was cancelled, its "
+            "threshold was changed while it ran, or it comes from another machine."
         )
 
 
 def _replay_settings(run: RunRecord) -> dict[str, Any]:
-    """The recorded exits as a schedule where that says it all, otherwise the run's own settings."""
+    """What leaves the recorded cache: the backbone, the recorded exits as a schedule, or the run's
+    own settings where neither says it all."""
     layers, first = run.header.num_layers, run.header.entry_layer - 1
     exits = [t.exit_layer for t in run.tokens]
     depths = exits[:1] * len(run.prompt.token_ids) + exits[1:]
     filled = tuple("b" * e + "r" * (layers - e) for e in depths)
     quiet = {"full_trace": False, "profile": False, "prompt_trace": False, "stop": ()}
-    if run.kv_final == filled and min(exits) >= first and not run.updates:
-        return quiet | {"exit": "schedule", "options": {"exit_layers": exits}, "prefill": "exit"}
     own = dict(run.header.settings) | quiet
+    if any(set(t.path) & set("af") for t in run.tokens):
+        pass  # halves left out inside the stack, which the KV sources do not tell
+    elif all(set(source) == {"b"} for source in run.kv_final):
+        own = quiet | {"policy": "backbone"}  # also rows verified, or recomputed late
+    elif run.kv_final == filled and min(exits) >= first and not run.updates:
+        own = quiet | {"exit": "schedule", "options": {"exit_layers": exits}, "prefill": "exit"}
     return {name: v for name, v in own.items() if (name, v) != ("exit", "never")}
 
 

@@ -142,5 +142,96 @@ def test_kv_error_of_an_identical_river_is_none(one_tiny):
     found = kv_error(one_tiny.load(bits=16), one_tiny.prompt, max_new_tokens=6, threshold=-1.0)
     assert len(found.pairs) == 5
     assert min(min(c.key, c.value) for c in found.layers) > 1 - 1e-6
-    with pytest.raises(SettingsError, match="two tokens"):
+    with pytest.raises(SettingsError, match="two or more"):
         kv_error(one_tiny.load(bits=16), one_tiny.prompt, [1])
+
+
+@pytest.mark.parametrize("entry_layer", [2, 3])
+def test_the_oracle_leaves_at_the_safe_exits(one_tiny, entry_layer):
+    """With an identical river the text is the backbone's, over a cache that is the backbone's."""
+    model = one_tiny.load(bits=16, entry_layer=entry_layer)
+    base = river_core.generate(model, one_tiny.prompt, policy="backbone", max_new_tokens=TOKENS)
+    exits = list(river_core.earliest_safe_exits(model, base).exits)
+    oracle = {"exit": "oracle", "options": {"exit_layers": exits}, "max_new_tokens": TOKENS}
+    run = river_core.generate(model, one_tiny.prompt, policy="river", **oracle)
+    assert [t.token_id for t in run.tokens] == [t.token_id for t in base.tokens]
+    assert [t.exit_layer for t in run.tokens] == exits
+    assert set(exits[1:]) == {entry_layer - 1}
+
+
+POLICY_RUNS = {
+    "kv-mask": {},
+    "state-propagation": {},
+    "batch-recompute": {},
+    "mono-decreasing": {},
+    "mono-decreasing lens": {"head": "lens"},
+    "fixed-exit": {"exit": "fixed", "options": {"exit_layer": 2}},
+    "ffn-skip": {},
+    "adaskip": {"options": {"halves": 5}},
+    "river-verified": {},
+    "self-speculative": {"exit": "fixed", "options": {"exit_layer": 2}},
+}
+HOLLOW = {"mono-decreasing lens", "adaskip"}  # slots that nothing reads again
+VERIFIED = {"river-verified", "self-speculative"}
+
+
+@pytest.fixture(params=POLICY_RUNS)
+def policy_run(request):
+    schedule = {"exit": "schedule", "options": {"exit_layers": [5, 2, 2, 4, 1, 3, 1, 5, 2]}}
+    name = request.param
+    own = {"threshold": 0.3} if name in ("ffn-skip", "adaskip") else schedule
+    return name, {"policy": name.split()[0], **own, **POLICY_RUNS[name]}
+
+
+def test_safe_exits_of_every_policy(one_tiny, policy_run):
+    """Over a cache that ends as the backbone's, the exits are those over the backbone's."""
+    name, settings = policy_run
+    model = one_tiny.load(bits=4)
+    run = river_core.generate(model, one_tiny.prompt, max_new_tokens=TOKENS, **settings)
+    if name in HOLLOW:
+        with pytest.raises(RecordError, match="wrote no keys and values"):
+            river_core.earliest_safe_exits(model, run)
+        return
+    sources = run.kv_final
+    recorded = model.cache.k.clone(), model.cache.v.clone()
+    found = river_core.earliest_safe_exits(model, run)
+    rows, exact = len(sources), all(set(source) == {"b"} for source in sources)
+    assert exact == (name in {*VERIFIED, "batch-recompute", "ffn-skip"})
+    held = torch.tensor([[c in "brp" for c in source] for source in sources]).T[:, None, :, None]
+    for before, now in zip(recorded, (model.cache.k, model.cache.v), strict=True):
+        assert (((before - now)[:, :, :rows] * held).abs().max()) < 1e-4
+    if exact and name != "ffn-skip":
+        ids = [t.token_id for t in run.tokens]
+        base = river_core.teacher_forced(model, one_tiny.prompt, ids, policy="backbone")
+        assert found == river_core.earliest_safe_exits(model, base)
+
+
+def test_kv_error_of_every_policy(one_tiny, policy_run):
+    name, settings = policy_run
+    model, tokens = one_tiny.load(bits=4), [3, 1, 4, 1, 5, 9, 2, 6, 5]
+    if name in VERIFIED:
+        with pytest.raises(SettingsError, match="verifies its own drafts, so what stays"):
+            river_core.kv_error(model, one_tiny.prompt, tokens, **settings)
+        return
+    found = river_core.kv_error(model, one_tiny.prompt, tokens, **settings)
+    lowest = {c.layer: c.value for c in found.layers}
+    assert lowest[1] > 1 - 1e-6
+    if name == "batch-recompute":
+        assert min(lowest.values()) > 1 - 1e-6  # written late, but exactly
+    elif name in ("state-propagation", "fixed-exit", "mono-decreasing", "ffn-skip"):
+        assert lowest[model.num_layers] < 1 - 1e-6
+    elif name in ("kv-mask", "mono-decreasing lens"):
+        count = {c.layer: c.count for c in found.layers}
+        assert count[1] == 8 > count.get(5, 0)  # slots without an entry are not compared
+        assert found.pairs == ()
+
+
+def test_a_cancelled_or_foreign_run_is_refused_in_one_sentence(one_tiny):
+    model = one_tiny.load(bits=4)
+    run = river_core.generate(model, one_tiny.prompt, max_new_tokens=3, policy="kv-mask",
+                              exit="fixed", options={"exit_layer": 2})  # fmt: skip
+    odd = dict(run.header.settings) | {"policy": "of a later version"}
+    with pytest.raises(RecordError, match="cannot be replayed: unknown policy"):
+        river_core.earliest_safe_exits(
+            model, replace(run, header=replace(run.header, settings=odd))
+        )

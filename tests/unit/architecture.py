@@ -49,9 +49,12 @@ _CORE: Rows = (
         *("figures.py", "peers.py", "calibrate.py", "compare.py", "sweep.py", "bandwidth.py"),
         *("kv_error.py", "safe_exits.py"),
         *("bench_report.py", "bench.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),
-        *("resumable.py", "cells.py", "grid.py", "strategies.py"),
+        *("resumable.py", "cells.py", "grid.py", "strategies.py", "cache_study.py"),
     ),
-    ("cli_terminal.py", "cli_run.py", "cli_*.py", "__init__.py", "__main__.py"),
+    (
+        *("cli_terminal.py", "cli_run.py", "cli_study.py", "cli_*.py"),
+        *("__init__.py", "__main__.py"),
+    ),
 )
 CORE_ROWS: Rows = tuple(tuple(f"river_core/{name}" for name in row) for row in _CORE)
 APP_ROWS: Rows = (
