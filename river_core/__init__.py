@@ -5,7 +5,9 @@ The public names, imported when first used: reading records or views needs no to
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .version import VERSION as __version__
@@ -68,3 +70,17 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return list(__all__)
+
+
+class _Package(ModuleType):
+    """Keeps a public name for what it stands for where a file is called the same (`compare`).
+
+    Importing `river_core.compare` would otherwise put the module in the function's place.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
