@@ -17,6 +17,11 @@ COMMANDS: dict[str, Command] = {
     "generate": ("run one prompt", cli_run.add_generate, cli_run.run_generate),
     "compare": ("compare two saved runs", cli_study.add_compare, cli_study.run_compare),
     "sweep": ("thresholds against agreement", cli_study.add_sweep, cli_study.run_sweep),
+    "calibrate": (
+        "measure this model's thresholds",
+        cli_study.add_calibrate,
+        cli_study.run_calibrate,
+    ),
     "bench": ("measure speed", cli_bench.add_arguments, cli_bench.main),
 }
 
