@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from .version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from .calibrate import calibrate
+    from .calibration_store import Calibration
     from .compare import Comparison, compare
     from .control import Control
     from .decode import generate, stream, teacher_forced
@@ -30,6 +32,8 @@ _HOME = {
     "generate": "decode",
     "teacher_forced": "decode",
     "Control": "control",
+    "calibrate": "calibrate",
+    "Calibration": "calibration_store",
     "compare": "compare",
     "Comparison": "compare",
     "kv_error": "kv_error",
@@ -48,6 +52,7 @@ _HOME = {
 __all__ = [
     "POLICIES",
     "CacheUpdate",
+    "Calibration",
     "Comparison",
     "Control",
     "DecodeSettings",
@@ -58,6 +63,7 @@ __all__ = [
     "RunSummary",
     "TokenRecord",
     "__version__",
+    "calibrate",
     "compare",
     "earliest_safe_exits",
     "generate",

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from . import cli_bench, cli_cache, cli_run, cli_study
+from . import cli_bench, cli_cache, cli_calibrate, cli_run, cli_strategies, cli_study
 from .errors import RiverError
 from .version import VERSION
 
@@ -19,13 +19,18 @@ COMMANDS: dict[str, Command] = {
     "sweep": ("settings against agreement", cli_study.add_sweep, cli_study.run_sweep),
     "strategies": (
         "compare KV strategies as the paper does",
-        cli_study.add_strategies,
-        cli_study.run_strategies,
+        cli_strategies.add_strategies,
+        cli_strategies.run_strategies,
     ),
     "study": (
         "KV error by layer and earliest safe exits",
         cli_cache.add_study,
         cli_cache.run_study,
+    ),
+    "calibrate": (
+        "measure this model's thresholds",
+        cli_calibrate.add_calibrate,
+        cli_calibrate.run_calibrate,
     ),
     "bench": ("measure speed", cli_bench.add_arguments, cli_bench.main),
 }

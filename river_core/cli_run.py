@@ -82,7 +82,12 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", help="what to ask; '-' reads standard input")
     add_model_arguments(parser)
     parser.add_argument("--policy", default="river", help="a policy's name (default river)")
-    parser.add_argument("--threshold", type=float, default=None, help="-1 to 1 (default: model's)")
+    parser.add_argument(
+        "--threshold", type=threshold, default=None, help="-1 to 1, or auto (default: model's)"
+    )
+    parser.add_argument(
+        "--target-match", type=float, default=0.98, help="of --threshold auto (default 0.98)"
+    )
     parser.add_argument("--prefill", default=None, help="exit or full")
     parser.add_argument("--exit", default=None, help="exit rule: similarity, fixed or schedule")
     parser.add_argument("--options", default="{}", help="JSON, such as '{\"exit_layer\": 4}'")
@@ -97,13 +102,19 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", default=None, metavar="PATH", help="write the record to a file")
 
 
+def threshold(text: str) -> float | str:
+    """--threshold's value: a number, or "auto" as it stands."""
+    return text if text == "auto" else float(text)
+
+
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
     try:
         options = json.loads(args.options)
     except ValueError as error:
         raise SettingsError(f"--options is not JSON ({error}).") from error
-    names = ("policy", "threshold", "prefill", "exit", "max_new_tokens", "temperature", "top_p")
-    settings = {name: getattr(args, name) for name in (*names, "seed", "profile")}
+    names = ("policy", "threshold", "target_match", "prefill", "exit", "max_new_tokens")
+    more = ("temperature", "top_p", "seed", "profile")
+    settings = {name: getattr(args, name) for name in (*names, *more)}
     return settings | {"options": options, "chat": not args.raw, "stop": tuple(args.stop)}
 
 
@@ -132,6 +143,8 @@ def run_generate(args: argparse.Namespace) -> int:
         print("\n".join(whole.lines()))
     else:
         print(f"\n\n{_readout(whole)}")
+        for note in whole.header.notes[len(model.info.notes) :]:
+            print(f"note: {note}")
     return 0
 
 
@@ -139,8 +152,13 @@ def _readout(run: Any) -> str:
     s = run.summary
     rate = "-" if s.tokens_per_second is None else f"{s.tokens_per_second:.1f} tok/s"
     depth = "-" if s.mean_exit_layer is None else f"{s.mean_exit_layer:.2f}"
+    asked = run.header.settings
+    auto = ""
+    if "threshold_from" in asked:
+        auto = f"threshold {asked['threshold']:g} ({asked['threshold_from']}); "
     return (
-        f"{len(run.tokens)} tokens, {rate}; mean exit layer {depth} of {run.header.num_layers}; "
+        f"{auto}{len(run.tokens)} tokens, {rate}; "
+        f"mean exit layer {depth} of {run.header.num_layers}; "
         f"prompt depth {run.prompt.exit_layer}, prefill {s.prefill_seconds * 1e3:.0f} ms; "
         f"ended by {s.stop_reason}; {run.header.origin}"
     )

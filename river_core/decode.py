@@ -25,6 +25,7 @@ from .records import CacheUpdate, PromptRecord, Record, RunRecord, RunSummary, T
 from .sampling import Choice, sample
 from .settings import DecodeSettings
 from .text import TextStream
+from .thresholds import threshold_of
 from .trace import full_trace
 
 
@@ -55,11 +56,11 @@ class RunStream(Iterator[Record]):
         self._model, self._ids, self._settings, self._plan = model, ids, settings, plan
         self._new = new
         self._control = control if control is not None else Control()
-        own = plan.threshold if settings.threshold is None else settings.threshold
-        self._threshold = model.info.default_threshold if own is None else own
+        threshold = threshold_of(model, settings, plan)
+        self._threshold = threshold.value
         self._passes = Passes(model, plan, self._control)
         self._log = Recorder(model, settings, plan, self._passes.engine.name, chat)
-        self.header = self._log.header(self._threshold, self._forced is not None)
+        self.header = self._log.header(threshold, self._forced is not None)
         self._got: list[Record] = []
         self._logits: list[Tensor] = []
         self._iterator = self._records()

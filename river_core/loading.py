@@ -17,6 +17,7 @@ from torch import Tensor
 from .block import BlockShape, LayerWeights
 from .cache import SharedCache
 from .cache_paths import cache_root
+from .calibration_store import CalibrationFile
 from .errors import KernelUnavailable, SettingsError
 from .families import (
     TENSOR_NAMES,
@@ -81,6 +82,7 @@ class _Loader:
         for name, (_, columns) in self.shape.matrices.items():
             check_group(settings.river, name, columns)
         self.device = _device(settings.device)
+        self.rivers = cache_root() / "rivers"
         self.weights = Weights(source.folder)
         self.notes: list[str] = []
 
@@ -138,6 +140,7 @@ class _Loader:
             default_threshold=THRESHOLDS.get((self.shape.hidden, self.layers, self.vocab), 0.5),
             kernels=self.plan.shown(),
             notes=(*self.plan.notes, *self.notes),
+            calibration=CalibrationFile(self.rivers, self.fingerprint, s.river, s.entry_layer),
         )
 
     def _capacity(self) -> int:
@@ -220,8 +223,7 @@ class _Loader:
     def _matrices(self, layers: Any, label: str) -> dict[str, QuantMatrix]:
         """Codes of the given layers: from the river's file, or quantised now and saved."""
         spec = self.settings.river
-        folder = cache_root() / "rivers"
-        path = folder / f"{self.fingerprint[:20]}-{spec.label}-{label}.safetensors"
+        path = self.rivers / f"{self.fingerprint[:20]}-{spec.label}-{label}.safetensors"
         file = RiverFile(path, self.fingerprint, spec)
         if file.exists():
             return file.load()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .block import BlockShape, LayerWeights
 from .cache import SharedCache
+from .calibration_store import CalibrationFile
 from .errors import SettingsError
 from .kernels.base import Linear
 from .settings import QuantSpec
@@ -36,6 +37,7 @@ class ModelInfo:
     default_threshold: float
     kernels: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    calibration: CalibrationFile | None = None  # None: weights that no file holds
 
 
 @dataclass

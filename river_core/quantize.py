@@ -112,7 +112,7 @@ class RiverFile:
             tensors[f"{name}.scale"] = matrix.scale.contiguous()
             tensors[f"{name}.zero"] = matrix.zero.contiguous()
         groups = json.dumps({name: m.group_size for name, m in matrices.items()})
-        with _atomic(self.path) as temporary:
+        with atomic_file(self.path) as temporary:
             save_file(tensors, temporary, metadata={**self._meta, "groups": groups})
 
 
@@ -124,7 +124,7 @@ def _read(file: object, name: str, group: int) -> QuantMatrix:
 
 
 @contextlib.contextmanager
-def _atomic(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` that replaces it at the end, or vanishes on an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")

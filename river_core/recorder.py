@@ -20,6 +20,7 @@ from .records import PromptRecord, RunHeader, RunSummary, TokenRecord
 from .sampling import Choice
 from .settings import DecodeSettings
 from .text import partial_bytes, split
+from .thresholds import Threshold
 from .version import VERSION
 
 COUNTERS = ("drafted", "accepted", "extra_rows", "slots_missing")  # of RunSummary
@@ -56,17 +57,19 @@ class Recorder:
     passes: list[tuple[int, list[float]]] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
 
-    def header(self, threshold: float, forced: bool) -> RunHeader:
+    def header(self, threshold: Threshold, forced: bool) -> RunHeader:
         """First line of the run's file."""
         info = self.model.info
         settings = asdict(self.settings) | {
-            "threshold": threshold,
+            "threshold": threshold.value,
             "exit": self.plan.exit_name,
             "head": self.plan.head,
             "prefill": self.plan.prefill,
             "stop": list(self.settings.stop),
             "options": {k: _plain(v) for k, v in self.settings.options.items()},
         }
+        if threshold.origin:
+            settings["threshold_from"] = threshold.origin
         return RunHeader(
             model=info.name,
             origin=info.origin,
@@ -79,7 +82,7 @@ class Recorder:
             seed=self.settings.seed,
             kernels=self.kernels,
             forced_tokens=forced,
-            notes=info.notes,
+            notes=(*info.notes, *threshold.notes),
         )
 
     @property

@@ -100,7 +100,8 @@ class DecodeSettings:
     """One run's settings (records.md, Settings). None means: the policy row's or model's value."""
 
     policy: str = "river"
-    threshold: float | None = None
+    threshold: float | str | None = None
+    target_match: float = 0.98
     exit: str | None = None
     head: str | None = None
     prefill: str | None = None
@@ -118,8 +119,10 @@ class DecodeSettings:
     def __post_init__(self) -> None:
         if not isinstance(self.policy, str):
             raise SettingsError(f"policy is {self.policy!r}; give a policy's name.")
-        if self.threshold is not None:
+        if self.threshold is not None and self.threshold != "auto":
             check_threshold(self.threshold)
+        if not _is_number(self.target_match) or not 0 <= self.target_match <= 1:
+            raise SettingsError(f"target_match is {self.target_match!r}; use a number from 0 to 1.")
         _one_of("exit", self.exit, EXITS, none=True)
         _one_of("head", self.head, HEADS, none=True)
         _one_of("prefill", self.prefill, PREFILLS, none=True)
@@ -158,11 +161,6 @@ class DecodeSettings:
 
 def check_threshold(value: object) -> float:
     """Return `value` as a float in [-1, 1], or raise SettingsError."""
-    if isinstance(value, str):
-        raise SettingsError(
-            f"threshold is {value!r}; no calibration is stored for this model, so give a number "
-            "from -1 to 1."
-        )
     if not _is_number(value) or not -1 <= value <= 1:  # type: ignore[operator]
         raise SettingsError(
             f"threshold is {value!r}; use a number from -1 (leave as early as possible) to 1 "

@@ -19,6 +19,7 @@ from .decode import generate, teacher_forced
 from .errors import RecordError, SettingsError
 from .metrics import mean_exit_layer
 from .model import RiverModel
+from .prompts import Prompt
 from .recorder import versions
 from .records import RunRecord
 
@@ -48,7 +49,7 @@ def bundled_prompts() -> list[str]:
     return prompts
 
 
-def reference_run(model: RiverModel, prompt: str, tokens: int) -> RunRecord:
+def reference_run(model: RiverModel, prompt: Prompt, tokens: int) -> RunRecord:
     """The backbone's own `tokens` greedy tokens for `prompt`, fed back to it with logits kept."""
     free = generate(model, prompt, policy="backbone", max_new_tokens=tokens, full_trace=False)
     ids = [t.token_id for t in free.tokens]
@@ -56,7 +57,7 @@ def reference_run(model: RiverModel, prompt: str, tokens: int) -> RunRecord:
 
 
 def measure(
-    model: RiverModel, prompt: str, reference: RunRecord, threshold: float, prefill: str
+    model: RiverModel, prompt: Prompt, reference: RunRecord, threshold: float, prefill: str
 ) -> dict[str, float]:
     """River on one prompt, fed the reference's tokens: depth, match, KL and overlap."""
     ids = [t.token_id for t in reference.tokens]

@@ -52,6 +52,7 @@ def test_generate_json_is_the_record(capsys):
         (["compare", "/no/such/a", "/no/such/b"], "cannot be read"),
         (["sweep", *MODEL, "--thresholds", "a,b"], "--thresholds"),
         (["sweep", *MODEL, "--tokens", "1"], "--tokens"),
+        (["calibrate", *MODEL, "--tokens", "1"], "tokens is 1"),
     ],
     ids=lambda a: " ".join(a)[:40] if isinstance(a, list) else "",
 )

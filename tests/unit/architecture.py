@@ -44,9 +44,9 @@ _CORE: Rows = (
         *("execution/base.py", "execution/native.py", "execution/eager.py", "execution/fused.py"),
         *("execution/cuda_graphs.py", "execution/__init__.py"),
     ),
-    ("control.py", "recorder.py", "trace.py", "passes.py", "decode.py"),
+    ("control.py", "thresholds.py", "recorder.py", "trace.py", "passes.py", "decode.py"),
     (
-        *("figures.py", "peers.py", "calibrate.py", "compare.py", "sweep.py", "bandwidth.py"),
+        *("figures.py", "peers.py", "compare.py", "sweep.py", "calibrate.py", "bandwidth.py"),
         *("kv_error.py", "safe_exits.py"),
         *("bench_report.py", "bench.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),
         *("resumable.py", "cells.py", "grid.py", "strategies.py", "cache_study.py"),

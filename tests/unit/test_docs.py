@@ -104,7 +104,9 @@ def test_every_dependency_has_its_reason() -> None:
     assert given == {*requirements("requirements.txt"), *requirements("requirements-dev.txt")}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/gpu.md", "docs/settings.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/calibrate.md", "docs/gpu.md", "docs/settings.md"]
+)
 def test_links_between_documents_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)

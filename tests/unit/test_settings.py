@@ -16,7 +16,11 @@ from river_core.settings import DecodeSettings, LoadSettings, QuantSpec
         {"threshold": math.nan},
         {"threshold": 5},
         {"threshold": -1.01},
-        {"threshold": "auto"},
+        {"threshold": "high"},
+        {"target_match": -0.1},
+        {"target_match": 1.1},
+        {"target_match": "auto"},
+        {"target_match": True},
         {"threshold": True},
         {"max_new_tokens": 0},
         {"max_new_tokens": 1.5},
@@ -73,6 +77,10 @@ def test_bad_quantisation(bad):
 def test_bad_load_settings(bad):
     with pytest.raises(SettingsError, match=next(iter(bad))):
         LoadSettings(**bad)
+
+
+def test_auto_is_a_threshold():
+    assert DecodeSettings(threshold="auto").threshold == "auto"
 
 
 def test_one_stop_string_is_a_list_of_one():
