@@ -57,7 +57,7 @@ def references(model, prompts):
 def test_what_is_returned_is_what_is_stored(model, measured):
     assert model.info.calibration.load() == measured
     assert measured.passes == 3 * TOKENS
-    assert measured.prefill == river_core.POLICIES["river"].prefill
+    assert measured.prefill == river_core.POLICIES["river"].prefills[0]
     assert len(measured.quantiles) == model.num_layers
     thresholds = [p.threshold for p in measured.points]
     assert thresholds == sorted(set(thresholds))
