@@ -84,7 +84,8 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", default="river", help="a policy's name (default river)")
     parser.add_argument("--threshold", type=float, default=None, help="-1 to 1 (default: model's)")
     parser.add_argument("--prefill", default=None, help="exit or full")
-    parser.add_argument("--exit", default=None, help="exit rule: similarity, fixed or schedule")
+    parser.add_argument("--exit", default=None, help="exit rule: similarity, fixed, ...")
+    parser.add_argument("--head", default=None, help="river or lens")
     parser.add_argument("--options", default="{}", help="JSON, such as '{\"exit_layer\": 4}'")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -102,8 +103,8 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         options = json.loads(args.options)
     except ValueError as error:
         raise SettingsError(f"--options is not JSON ({error}).") from error
-    names = ("policy", "threshold", "prefill", "exit", "max_new_tokens", "temperature", "top_p")
-    settings = {name: getattr(args, name) for name in (*names, "seed", "profile")}
+    names = ("policy", "threshold", "prefill", "exit", "head", "max_new_tokens", "temperature")
+    settings = {name: getattr(args, name) for name in (*names, "top_p", "seed", "profile")}
     return settings | {"options": options, "chat": not args.raw, "stop": tuple(args.stop)}
 
 
