@@ -71,6 +71,7 @@ class SharedCache:
         self._missing: list[set[int]] = [set() for _ in range(layers)]
         self.readable = torch.zeros(layers, capacity + 1, dtype=torch.int32)
         self.readable_count = torch.full((layers,), -1, dtype=torch.int64)
+        self._listed, self._counts = self.readable.numpy(), self.readable_count.numpy()  # the same
 
     def check(self, prompt_tokens: int, new_tokens: int) -> None:
         """Raise CacheFull, with both numbers, when a run would not fit; call before any work."""
@@ -117,26 +118,28 @@ class SharedCache:
 
     def _note(self, layer: int, rows: Rows, unreadable: bool) -> None:
         """Keep the readable rows of a layer once one of its slots is missing."""
-        missing, before = self._missing[layer - 1], len(self._missing[layer - 1])
+        missing, listed = self._missing[layer - 1], self._listed[layer - 1]
         if unreadable:
             missing.update(rows.positions)
         else:
             missing.difference_update(rows.positions)
-        count = int(self.readable_count[layer - 1])
+        count = int(self._counts[layer - 1])
         if not missing:
-            self.readable_count[layer - 1] = -1
-        elif count >= 0 and not unreadable and len(missing) == before:
-            for position in rows.positions:
-                self.readable[layer - 1, count] = position
-                count += 1
-            self.readable_count[layer - 1] = count
-        else:
+            self._counts[layer - 1] = -1
+        elif count < 0 or (count and listed[count - 1] >= rows.positions[0]):
             self._list_readable(layer)
+        elif not unreadable:  # behind all that are listed
+            listed[count : count + len(rows)] = rows.positions
+            self._counts[layer - 1] = count + len(rows)
 
     def _list_readable(self, layer: int) -> None:
-        found = self.valid(layer)
-        self.readable[layer - 1, : len(found)] = torch.tensor(found, dtype=torch.int32)
-        self.readable_count[layer - 1] = len(found) if self._missing[layer - 1] else -1
+        missing = self._missing[layer - 1]
+        letters = torch.frombuffer(self._source, dtype=torch.uint8).view(-1, self.layers)
+        held = letters[:, layer - 1] != UNWRITTEN
+        held[list(missing)] = False
+        found = held.nonzero()[:, 0]
+        self.readable[layer - 1, : len(found)] = found
+        self.readable_count[layer - 1] = len(found) if missing else -1
 
     def missing(self, layer: int) -> frozenset[int]:
         """Positions whose slot in 1-based `layer` no later token may read."""

@@ -104,7 +104,7 @@ def quality(
     ids, given = [t.token_id for t in reference.forced.tokens], setting.keywords()
     mode, note, base = "forced", "", reference.forced
     try:
-        run = teacher_forced(model, prompt, ids, **given)
+        run = teacher_forced(model, prompt, ids, max_new_tokens=len(ids), **given)
     except SettingsError as error:
         mode, note, base = "free", str(error), reference.free
         run = generate(model, prompt, max_new_tokens=len(ids), **given)

@@ -89,7 +89,8 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
         "--target-match", type=float, default=0.98, help="of --threshold auto (default 0.98)"
     )
     parser.add_argument("--prefill", default=None, help="exit or full")
-    parser.add_argument("--exit", default=None, help="exit rule: similarity, fixed or schedule")
+    parser.add_argument("--exit", default=None, help="exit rule: similarity, fixed, ...")
+    parser.add_argument("--head", default=None, help="river or lens")
     parser.add_argument("--options", default="{}", help="JSON, such as '{\"exit_layer\": 4}'")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -112,7 +113,7 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         options = json.loads(args.options)
     except ValueError as error:
         raise SettingsError(f"--options is not JSON ({error}).") from error
-    names = ("policy", "threshold", "target_match", "prefill", "exit", "max_new_tokens")
+    names = ("policy", "threshold", "target_match", "prefill", "exit", "head", "max_new_tokens")
     more = ("temperature", "top_p", "seed", "profile")
     settings = {name: getattr(args, name) for name in (*names, *more)}
     return settings | {"options": options, "chat": not args.raw, "stop": tuple(args.stop)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -122,17 +123,17 @@ class RunStream(Iterator[Record]):
                     reason = "stop" if text.stopped and not ends else ends
                     if reason or self._control.cancelled:
                         break
-                yield from self._updates(now)
+                yield from self._updates(now, now.index)
                 if reason or self._control.cancelled:
                     break
                 chosen = self._round(choice.token_id, now.index + 1)
         except Cancelled:
             if not self._got:
                 yield self._log.prompt(now, self._clock.now())
+        self._passes.forget(len(self._ids) + now.index)
         if reason not in ("", "cancelled"):
-            self._passes.forget(len(self._ids) + now.index)
             self._passes.flush(now.index + 1)
-            yield from self._updates(now)
+            yield from self._updates(now, now.index + 1)
         self._log.counters["extra_rows"] = self._passes.extra_rows
         self._log.counters["slots_missing"] = model.cache.count("m")
         yield self._log.summary(reason or "cancelled", prefill, last)
@@ -176,17 +177,20 @@ class RunStream(Iterator[Record]):
         agreed = 0
         while agreed < count - 1 and found[agreed].token_id == ids[agreed + 1]:
             agreed += 1
-        self._passes.updates = [rewritten(now, check.index) for now in drafts[:agreed]]
+        events = [rewritten(now, index + agreed) for now in drafts[:agreed]]
+        self._passes.updates = [event for event in events if event.layers]
         self._passes.forget(first + agreed + 1)
         self._log.counters["drafted"] += count - 1
         self._log.counters["accepted"] += agreed
         last = verified(check, drafts, Rows(ids[agreed:][:1], (first + agreed,)), count - agreed)
         return list(zip([*drafts[:agreed], last], found, strict=False))
 
-    def _updates(self, now: Pass) -> Iterator[CacheUpdate]:
-        """Events about slots of rows that were recorded."""
+    def _updates(self, now: Pass, last: int) -> Iterator[CacheUpdate]:
+        """Events about slots of rows that were recorded, by pass `last` where it was cut short."""
         updates, self._passes.updates = self._passes.updates, []
-        yield from (u for u in updates if u.position <= now.rows.positions[-1])
+        for update in updates:
+            if update.position <= now.rows.positions[-1]:
+                yield replace(update, pass_index=min(update.pass_index, last))
 
     def _held(self, record: Record) -> Iterator[Record]:
         """Yield a record; the time until the consumer comes back is not the run's."""

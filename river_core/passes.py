@@ -67,8 +67,7 @@ class Passes:
 
         Raises Cancelled in a prompt pass, within a layer; RiverError where another run has begun.
         """
-        if self.model.run != self._number:
-            raise RiverError("another run started on this model; this one cannot go on.")
+        self._own()
         self.engine.start(now.rows)
         may_leave = may_leave and now.rows.positions[-1] >= self.plan.keep_first
         joined = self._stack(now, may_leave)
@@ -77,7 +76,11 @@ class Passes:
 
     @torch.inference_mode()
     def flush(self, index: int) -> None:
-        """Run what still waits to the last layer, in one pass without a row of its own."""
+        """Run what still waits to the last layer, in one pass without a row of its own.
+
+        Raises RiverError where another run has begun; so does `forget`.
+        """
+        self._own()
         if self.waiting:
             now = Pass(index, Rows((), ()), 0.0)
             self.engine.start(now.rows)
@@ -85,8 +88,14 @@ class Passes:
 
     def forget(self, length: int) -> None:
         """Drop rows and slots at positions >= length: drafts that were not accepted."""
+        self._own()
         self.model.cache.crop(length)
         self.waiting = [row for row in self.waiting if row.position < length]
+
+    def _own(self) -> None:
+        """Raise RiverError where the model's cache belongs to another run by now."""
+        if self.model.run != self._number:
+            raise RiverError("another run started on this model; this one cannot go on.")
 
     def _stack(self, now: Pass, may_leave: bool) -> list[Waiting]:
         """Backbone layers until the rows leave; returns the waiting rows that went along."""
@@ -210,10 +219,14 @@ class Passes:
     def _advance(self, now: Pass, joined: list[Waiting], states: Tensor) -> None:
         """Rows that went along stand deeper now: their slots, their states, and the events."""
         done = now.exit_layer
-        for state, row in zip(states, sorted(joined, key=lambda w: w.position), strict=False):
+        joined = sorted(joined, key=lambda w: w.position)
+        for depth in {row.depth for row in joined}:
+            ids, positions = zip(
+                *((w.token_id, w.position) for w in joined if w.depth == depth), strict=True
+            )
+            self.model.cache.mark(depth + 1, Rows(ids, positions), "b" * (done - depth))
+        for state, row in zip(states, joined, strict=False):
             layers = tuple(range(row.depth + 1, done + 1))
-            rows = Rows((row.token_id,), (row.position,))
-            self.model.cache.mark(row.depth + 1, rows, "b" * len(layers))
             self.updates.append(CacheUpdate(row.position, layers, "b", now.index))
             self.waiting.remove(row)
             if done < self.plan.num_layers:

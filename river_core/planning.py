@@ -61,6 +61,10 @@ def resolve(settings: DecodeSettings, num_layers: int, entry_layer: int) -> Plan
     exit_name = _pick(name, "exit", settings.exit, row.exits)
     own, given = _options(name, row, settings, exit_name, num_layers)
     _check(own, num_layers, entry_layer)
+    if own.get("decay") is not None and exit_name != row.exits[0]:
+        raise SettingsError(
+            f"policy {name!r} with option 'decay' has its own exit layers; leave exit out."
+        )
     fill, head = _fill_and_head(name, row, settings, own)
     lens_rule = EXITS[exit_name].reads == "lens"
     prefills = tuple(p for p in row.prefills if p == "full" or not lens_rule)
@@ -109,7 +113,7 @@ def _options(
             own[key] = value
     own.pop("exit_layer", None)
     if "halves" in own and own["halves"] is None:
-        own["halves"] = num_layers // 4
+        own["halves"] = num_layers // 8
     return own, given
 
 

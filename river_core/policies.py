@@ -151,7 +151,7 @@ POLICIES: dict[str, Policy] = {
         exits=("never",),
         prefills=FULL,
         skip=lambda options: FeedForwardSkip(),
-        threshold=0.98,
+        threshold=0.999,
     ),
     "river-verified": Policy(
         sentence="Tokens are drafted through the river, then verified in one backbone pass that "

@@ -160,5 +160,5 @@ def versions() -> Mapping[str, str]:
 
 
 def _plain(value: object) -> object:
-    """Options as JSON keeps them: tuples become lists."""
-    return list(value) if isinstance(value, tuple) else value
+    """Options as JSON keeps them: sequences become lists."""
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

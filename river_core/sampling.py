@@ -16,6 +16,7 @@ from .errors import RiverError
 
 BLOCK = 128
 ALTERNATIVES = 5
+COLDEST = 1e-30  # a temperature that fp32 can divide by
 LOWEST = -1e30  # a logit of -inf weighs nothing, and 0 x -inf would be NaN
 
 
@@ -46,13 +47,18 @@ def sample(logits: Tensor, temperature: float, top_p: float, generator: torch.Ge
 
     temperature 0 is `greedy`. The nucleus is the smallest set of most likely ids whose
     probability reaches `top_p`. Draws on the CPU, so a seed gives the same ids on every device.
+    Raises RiverError where logits are not finite.
     """
     if temperature == 0:
         return greedy(logits)
-    scores = logits.cpu() / temperature
+    scores = logits.cpu()
+    scores = (scores - scores.max()) / max(temperature, COLDEST)
     probabilities, order = torch.sort(scores.softmax(-1), descending=True, stable=True)
     before = probabilities.cumsum(-1) - probabilities
-    probabilities = torch.where(before < top_p, probabilities, torch.zeros_like(probabilities))
+    nucleus = before < top_p
+    nucleus[0] = True  # however small top_p is
+    probabilities = torch.where(nucleus, probabilities, torch.zeros_like(probabilities))
+    check_logits(float(probabilities[0]))
     return int(order[torch.multinomial(probabilities, 1, generator=generator)])
 
 
@@ -77,9 +83,14 @@ def describe(logits: Tensor, token_id: int, count: int = ALTERNATIVES) -> Choice
 
 def checked(choice: Choice) -> Choice:
     """The choice itself; raises RiverError where the logits behind it are not finite."""
-    if any(map(math.isnan, (choice.logprob, choice.entropy, choice.alternatives[0][1]))):
+    check_logits(choice.logprob, choice.entropy, choice.alternatives[0][1])
+    return choice
+
+
+def check_logits(*values: float) -> None:
+    """Raise RiverError where one of the values made of logits is NaN."""
+    if any(map(math.isnan, values)):
         raise RiverError(
             "the logits are not finite; the model's weights or its dtype overflowed, try "
             "dtype='float32'."
         )
-    return choice

@@ -25,7 +25,9 @@ def _is_int(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) < math.inf  # of an int too: math.isfinite would make it a float
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...], *, none: bool = False) -> None:
@@ -140,6 +142,7 @@ class DecodeSettings:
         self._check_stop()
         if not isinstance(self.options, Mapping):
             raise SettingsError(f"options is {self.options!r}; give a dictionary.")
+        object.__setattr__(self, "options", dict(self.options))
 
     def _check_stop(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop

@@ -21,6 +21,8 @@ QUALITY, SPEED = "quality", "speed"
 TAILS = ("river", "state-propagation", "kv-mask", "batch-recompute", "mono-decreasing")
 SEQUENCE = "fixed-exit"  # one depth for prompt and answer: its prompt cannot run in full
 BASELINES = ("kv-mask", "mono-decreasing", "state-propagation", "batch-recompute")
+# These leave out halves inside the stack; ffn-skip by its own similarity, which is higher.
+SKIPPERS = (("adaskip", 0.98), ("ffn-skip", 0.999), ("ffn-skip", 0.995))
 DRAFTERS = ("self-speculative", "river-verified")
 
 # method.md 2.2: Fig. 3, ms per token on Llama3.2-1B, GSM8K, one A40, trained exit layers:
@@ -66,6 +68,7 @@ def quality_settings(points: Points) -> list[Setting]:
     found += chain.from_iterable(points.of(policy, "river") for policy in TAILS)
     for exit_layer in points.exit_layers:
         found.append(Setting(SEQUENCE, "river", exit_layer=exit_layer, fill="river"))
+    found += (Setting(policy, "river", threshold) for policy, threshold in SKIPPERS)
     return known(found)
 
 
@@ -78,6 +81,7 @@ def speed_settings(points: Points) -> list[Setting]:
         found.append(Setting(SEQUENCE, "lens", exit_layer=exit_layer, fill="none"))
     for exit_layer in points.exit_layers:
         found.append(Setting("self-speculative", exit_layer=exit_layer))
+    found += (Setting(policy, threshold=threshold) for policy, threshold in SKIPPERS)
     for draft in points.drafts:
         found.append(Setting("river-verified", threshold=points.relaxed, draft=draft))
     return known(found)
@@ -90,7 +94,7 @@ def known(settings: Sequence[Setting]) -> list[Setting]:
 
 def missing() -> list[str]:
     """Policies of the study that this version does not have."""
-    names = [BASELINE, "full-quant", *TAILS, *BASELINES, SEQUENCE, *DRAFTERS]
+    names = [BASELINE, "full-quant", *TAILS, *BASELINES, SEQUENCE, *dict(SKIPPERS), *DRAFTERS]
     return [name for name in dict.fromkeys(names) if name not in POLICIES]
 
 

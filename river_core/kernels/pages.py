@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -30,7 +31,8 @@ def together(tensors: Sequence[Tensor]) -> list[Tensor]:
     pages = -(-total // HUGE) * HUGE
     memory = mmap.mmap(-1, pages + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     start = -torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr() % HUGE
-    memory.madvise(ADVICE, start, pages)
+    with suppress(OSError):  # a system built without them; the copies stand on small ones then
+        memory.madvise(ADVICE, start, pages)
     room = torch.frombuffer(memory, dtype=torch.uint8, offset=start, count=total)
     copies = []
     for tensor, part in zip(tensors, room.split(sizes), strict=True):

@@ -50,3 +50,23 @@ def test_capacity_is_refused_with_both_numbers(cache):
 
 def test_bytes(cache):
     assert cache.nbytes == 2 * 3 * 2 * 8 * 4 * 4
+
+
+def test_the_readable_rows_are_kept_without_reading_all_slots_again():
+    """Whatever is marked in whatever order, the list is that of a fresh look at every slot."""
+    import random
+
+    draw = random.Random(0)
+    for _ in range(20):
+        cache = SharedCache(3, 40, (1, 4), torch.float32, torch.device("cpu"))
+        for _ in range(40):
+            first = draw.randrange(36)
+            rows = Rows((0,) * 3, (first, first + 1, first + 3))
+            cache.mark(1, rows, "".join(draw.choices("bbrmnd", k=3)), stand_in=draw.random() < 0.3)
+            if draw.random() < 0.1:
+                cache.crop(draw.randrange(41))
+            for layer in (1, 2, 3):
+                count = int(cache.readable_count[layer - 1])
+                assert (count >= 0) == bool(cache.missing(layer))
+                if count >= 0:
+                    assert sorted(cache.readable[layer - 1, :count].tolist()) == cache.valid(layer)
