@@ -23,6 +23,7 @@ from river_core.errors import RiverError
 from river_core.records import PromptRecord, RunRecord, RunSummary, TokenRecord
 from river_core.settings import DecodeSettings
 
+from .card import model_card
 from .views.record import record_json
 from .views.run import Lane, ModelCard, Run
 from .views.snapshot import append, card_view, snapshot
@@ -170,7 +171,7 @@ class Runner:
             self._card = ModelCard("failed", say("model.failed", reason=error), self._name)
             return
         self._model = model
-        self._card = _model_card(model)
+        self._card = model_card(model)
 
     def _loaded(self, future: Future[None]) -> None:
         """Tell the page of a fault that `_load` did not foresee."""
@@ -261,17 +262,3 @@ def _fail(job: Job, reason: object) -> None:
     for lane in job.run.lanes:
         if lane.phase not in ("done", "stopped"):
             lane.phase = "failed"
-
-
-def _model_card(model: Any) -> ModelCard:
-    return ModelCard(
-        state="ready",
-        message=say("model.ready"),
-        name=model.info.name,
-        origin=model.origin,
-        device=str(model.device),
-        num_layers=model.num_layers,
-        threshold=model.info.default_threshold,
-        capacity=model.capacity,
-        notes=tuple(model.info.notes),
-    )

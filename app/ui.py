@@ -19,7 +19,7 @@ from .views.wording import prompts, say
 
 COMPUTE = "compute"  # one concurrency id for everything that computes
 WAITING = 8  # runs that may wait for the one worker at a time
-LOWEST, HIGHEST, STEP = 0.4, 1.0, 0.001  # of the threshold slider
+HIGHEST = 1.0  # of the threshold slider; the model's card says where it starts
 
 
 class Source(Protocol):
@@ -105,10 +105,10 @@ def _prompt_box() -> gr.Textbox:
 def _controls() -> tuple[gr.Slider, gr.Number, gr.Button]:
     with gr.Row(elem_id="controls"):
         threshold = gr.Slider(
-            LOWEST,
+            0.0,
             HIGHEST,
             0.98,
-            step=STEP,
+            step=0.0005,
             label=say("threshold.label"),
             info=say("threshold.info"),
             buttons=[],
@@ -166,9 +166,11 @@ def _wire_load(source: Source, page: gr.Blocks, outputs: list[Any], button: gr.B
                 yield pack(view), gr.skip(), gr.skip()
                 continue
             default = say("threshold.default", threshold=f"{card.threshold:.3f}")
+            lowest, step = card.scale
+            words = " ".join((say("threshold.info"), default, card.advice)).strip()
             yield (
                 pack(view),
-                gr.update(value=card.threshold, info=f"{say('threshold.info')} {default}"),
+                gr.update(value=card.threshold, info=words, minimum=lowest, step=step),
                 gr.update(info=say("max_tokens.info", capacity=card.capacity)),
             )
 

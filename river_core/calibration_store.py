@@ -66,6 +66,17 @@ class Calibration:
         fine = [p.threshold for p in self.points if p.threshold < 1 and p.match >= target_match]
         return min(fine, default=None)
 
+    def scale(self) -> tuple[float, float]:
+        """(lowest, step) of a slider over the thresholds that change this model's depth.
+
+        Below `lowest` nearly every token leaves at its earliest: up to a tenth of the depth more.
+        """
+        depths = [p.mean_exit_layer for p in self.points]
+        early = min(depths) + 0.1 * (max(depths) - min(depths))
+        low = max(p.threshold for p in self.points if p.mean_exit_layer <= early)
+        lowest = min(math.floor(low * 100) / 100, 0.95)
+        return lowest, 0.0005 if lowest >= 0.9 else 0.001
+
 
 class CalibrationFile:
     """Where one model's calibration lies, keyed by weights, river and entry layer.

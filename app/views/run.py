@@ -48,6 +48,8 @@ class ModelCard:
     num_layers: int = 0
     threshold: float | None = None  # the model's default
     capacity: int | None = None
+    scale: tuple[float, float] = (0.4, 0.001)  # lowest threshold and step of the slider
+    advice: str = ""  # what calibration says of the threshold
     notes: tuple[str, ...] = ()
 
 

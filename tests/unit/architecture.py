@@ -62,7 +62,7 @@ APP_ROWS: Rows = (
         *("app/__init__.py", "app/views/*.py", "app/views/readouts.py"),
         *("app/views/sentences.py", "app/views/snapshot.py", "app/views/__init__.py"),
     ),
-    ("app/runner.py", "app/recorded.py"),
+    ("app/card.py", "app/runner.py", "app/recorded.py"),
     ("app/ui.py", "app/theme.py"),
     ("app.py",),
 )

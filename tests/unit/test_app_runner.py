@@ -77,7 +77,9 @@ class Engine:
         if self.failures:
             raise self.failures.pop(0)
         return SimpleNamespace(
-            info=SimpleNamespace(name=name, default_threshold=TAU, notes=("no compiler",)),
+            info=SimpleNamespace(
+                name=name, default_threshold=TAU, calibration=None, notes=("no compiler",)
+            ),
             origin="packaged",
             device="cpu",
             num_layers=LAYERS,

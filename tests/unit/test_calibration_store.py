@@ -43,6 +43,20 @@ def test_smallest_threshold(target, threshold):
     assert MADE.smallest_threshold(target) == threshold
 
 
+@pytest.mark.parametrize(
+    ("points", "scale"),
+    [
+        (((0.5, 1.0), (0.9, 1.2), (0.95, 2.0), (1.0, 3.0)), (0.9, 0.0005)),
+        (((0.5, 1.0), (0.7, 2.0), (1.0, 3.0)), (0.5, 0.001)),
+        (((0.5, 2.0), (0.923, 3.0), (0.976, 12.0), (1.0, 30.0)), (0.92, 0.0005)),
+        (((1.0, 3.0),), (0.95, 0.0005)),
+    ],
+)
+def test_scale_of_a_slider(points, scale):
+    made = replace(MADE, points=tuple(Point(t, depth, 1.0, 0.0) for t, depth in points))
+    assert made.scale() == scale
+
+
 def test_round_trip(file):
     assert file.load() is None
     file.save(MADE)
