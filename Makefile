@@ -20,7 +20,7 @@ RUN := $(VENV)/river-run.stamp
 DEV := $(VENV)/river-dev.stamp
 MODEL := $(VENV)/river-model.stamp
 
-.PHONY: run test check clean
+.PHONY: run test test-whole check clean
 .DEFAULT_GOAL := run
 
 run: $(MODEL)
@@ -28,6 +28,10 @@ run: $(MODEL)
 
 test: $(DEV) $(MODEL)
 	@$(PY) -m pytest $(PYTEST_ARGS)
+
+# The slow properties in full: all prompts, all tokens.
+test-whole: $(DEV) $(MODEL)
+	@$(PY) -m pytest --whole tests/real/test_policies.py $(PYTEST_ARGS)
 
 # app.py and the package app/ share a name, so mypy checks them in two calls.
 check: $(DEV)

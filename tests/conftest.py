@@ -1,6 +1,7 @@
 """For all tests: markers by folder, reasons for skips, and an account of the browser tests.
 
-`--require-ui` (CI) fails the session where a browser test was skipped or none ran.
+`--require-ui` (CI) fails the session where a browser test was skipped or none ran. `--whole` runs
+the slow properties on all prompts and tokens; without it a part of them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-ui", action="store_true", help="fail where a browser test is skipped or none ran"
     )
+    parser.addoption("--whole", action="store_true", help="slow properties in full (minutes)")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
