@@ -6,6 +6,7 @@ measured again. Knows nothing of which settings are worth comparing.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean, median
@@ -126,8 +127,12 @@ def quality(
 def timed(
     model: RiverModel, prompt: str | list[int], tokens: int, setting: Setting
 ) -> dict[str, Any]:
-    """One greedy run by its own clock: tokens per second after the first, and what it did."""
-    done = generate(model, prompt, max_new_tokens=tokens, **setting.keywords()).summary
+    """One greedy run by its own clock: tokens per second after the first, and what it did.
+
+    `text` is a digest of its token ids: two runs with the same one said the same.
+    """
+    run = generate(model, prompt, max_new_tokens=tokens, **setting.keywords())
+    said, done = ",".join(str(t.token_id) for t in run.tokens), run.summary
     rate, depth = done.tokens_per_second, done.mean_exit_layer
     if rate is None or depth is None:
         raise SettingsError("a run of one token has no speed; use 2 tokens or more.")
@@ -136,6 +141,7 @@ def timed(
         "mean_exit_layer": round(depth, 4),
         "drafted": done.counters["drafted"],
         "accepted": done.counters["accepted"],
+        "text": hashlib.sha256(said.encode()).hexdigest()[:12],
         "execution": done.kernels["execution"],
     }
 
@@ -248,13 +254,16 @@ def speed_rows(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Medians and extremes of `time` lines per setting; the ratio is the median over rounds."""
     groups = by_setting(lines)
     base = next((times for s, times in groups.items() if s.policy == BASELINE), [])
-    rates = {time["round"]: time["tokens_per_second"] for time in base}
-    return [{"setting": s, **_speed_row(times, rates)} for s, times in groups.items()]
+    rounds = {time["round"]: time for time in base}
+    return [{"setting": s, **_speed_row(times, rounds)} for s, times in groups.items()]
 
 
-def _speed_row(times: Sequence[Mapping[str, Any]], base: Mapping[int, float]) -> dict[str, Any]:
+def _speed_row(
+    times: Sequence[Mapping[str, Any]], base: Mapping[int, Mapping[str, Any]]
+) -> dict[str, Any]:
     own = [time["tokens_per_second"] for time in times]
-    ratios = [t["tokens_per_second"] / base[t["round"]] for t in times if t["round"] in base]
+    pairs = [(time, base[time["round"]]) for time in times if time["round"] in base]
+    ratios = [a["tokens_per_second"] / b["tokens_per_second"] for a, b in pairs]
     drafted = sum(time["drafted"] for time in times)
     accepted = sum(time["accepted"] for time in times)
     return {
@@ -265,5 +274,6 @@ def _speed_row(times: Sequence[Mapping[str, Any]], base: Mapping[int, float]) ->
         "to_backbone": median(ratios) if ratios else None,
         "mean_exit_layer": fmean(time["mean_exit_layer"] for time in times),
         "acceptance": accepted / drafted if drafted else None,
+        "same_text": sum(a["text"] == b["text"] for a, b in pairs),
         "rounds": len(own),
     }

@@ -142,9 +142,10 @@ def quality_table(file: Lines) -> Iterator[str]:
 def speed_table(file: Lines) -> Iterator[str]:
     """One row per setting: medians over the rounds, spread, acceptance of drafts."""
     yield (
-        "| policy | exit | mean exit layer | ms/token | min..max | tok/s | x backbone | accepted |"
+        "| policy | exit | mean exit layer | ms/token | min..max | tok/s | x backbone | accepted "
+        "| backbone's text |"
     )
-    yield "|---|---|--:|--:|--:|--:|--:|--:|"
+    yield "|---|---|--:|--:|--:|--:|--:|--:|--:|"
     for row in speed_rows(file.of(SPEED, "time")):
         s = row["setting"]
         name = f"{s.policy} (untrained exit head)" if s.head == "lens" else s.policy
@@ -153,8 +154,14 @@ def speed_table(file: Lines) -> Iterator[str]:
             f"| {name} | {s.point or '-'} | {row['mean_exit_layer']:.2f} "
             f"| {row['ms_per_token']:.2f} | {spread(least, most, '.2f')} "
             f"| {row['tokens_per_second']:.1f} | {number(row['to_backbone'], '.2f')} "
-            f"| {number(row['acceptance'], '.2f')} |"
+            f"| {number(row['acceptance'], '.2f')} | {_same(row)} |"
         )
+
+
+def _same(row: dict[str, Any]) -> str:
+    """In how many rounds a policy that verifies gave the backbone's text, in this dtype."""
+    drafts = row["acceptance"] is not None
+    return f"{row['same_text']} of {row['rounds']}" if drafts else "-"
 
 
 def paper_table(file: Lines, points: Points) -> Iterator[str]:

@@ -5,6 +5,8 @@ With `--whole` on 8 prompts x 64 tokens, otherwise on 2 x 24.
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -116,3 +118,18 @@ def test_caches_separate_as_the_paper_says(load_packaged, backbone, policy, deep
             same += sum(t.alternatives[0][0] == t.token_id for t in run.tokens)
             count += len(forced)
         assert same / count == pytest.approx(wanted, abs=0.1 if len(backbone) > 2 else 0.2)
+
+
+@pytest.mark.parametrize("policy", ["river-verified", "batch-recompute", "fixed-exit"])
+def test_identical_river_changes_nothing(load_packaged, policy):
+    model = load_packaged(bits=16)
+    count, layers = 6, model.num_layers
+    quiet = {"max_new_tokens": count, "full_trace": False}
+    base = river_core.generate(model, PROMPTS[2], policy="backbone", **quiet)
+    for seed in range(8):
+        draw = random.Random(seed).choices(range(1, layers + 1), k=count)
+        exits = {"exit": "schedule", "options": {"exit_layers": draw}}
+        if policy == "fixed-exit":
+            exits = {"options": {"exit_layer": draw[0]}}
+        run = river_core.generate(model, PROMPTS[2], policy=policy, **quiet, **exits)
+        assert tokens_of(run) == tokens_of(base), seed

@@ -146,6 +146,7 @@ def test_means_are_weighted_and_ratios_are_of_the_same_round():
 
     def time(policy, n, rate, drafted=0):
         counts = {"drafted": drafted, "accepted": drafted // 2, "mean_exit_layer": 2.0}
+        counts["text"] = f"{min(n, 1)}" if policy == "backbone" else "1"
         return {"policy": policy, "round": n, "tokens_per_second": rate, **counts}
 
     rates = [("backbone", 0, 10.0), ("backbone", 1, 100.0), ("backbone", 2, 10.0)]
@@ -153,6 +154,7 @@ def test_means_are_weighted_and_ratios_are_of_the_same_round():
     rows = speed_rows([time(*t) for t in [*rates, *own]])
     assert [r["to_backbone"] for r in rows] == [1.0, 2.0]  # medians of the rates would say 3
     assert [r["acceptance"] for r in rows] == [None, 0.5]
+    assert [r["same_text"] for r in rows] == [3, 2]
     assert (rows[1]["slowest"], rows[1]["fastest"]) == (20.0, 100.0)
 
 
