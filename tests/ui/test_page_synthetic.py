@@ -213,6 +213,18 @@ def test_legend_entries_filter(open_page: OpenPage, served: Any) -> None:
     assert page.locator(".tok.faded").count() == 0
 
 
+def test_the_calibration_sets_the_sliders_scale(open_page: OpenPage, served: Any) -> None:
+    page = open_page(served[0])
+    slider = page.locator("#threshold input[type=range]")
+    expect(slider).to_have_attribute("min", "0.9")
+    expect(slider).to_have_attribute("max", "1")
+    assert slider.input_value() == "0.98"
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    assert float(slider.input_value()) == 0.9805
+    expect(page.locator("#threshold")).to_contain_text("Calibrated: 0.9915 keeps 98.6%")
+
+
 def test_run_pressed_twice_changes_nothing(open_page: OpenPage, served: Any) -> None:
     url, source = served
     page = open_page(url)
