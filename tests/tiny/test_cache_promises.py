@@ -51,18 +51,18 @@ def run(tiny, policy, head, threshold):
 
 @pytest.mark.parametrize("threshold", [-1.0, 0.3])
 @pytest.mark.parametrize(("policy", "head"), RUNS)
-def test_a_missing_slot_is_never_read(tiny, policy, head, threshold, request):
-    clean = run(tiny, policy, head, threshold)
+def test_a_missing_slot_is_never_read(one_tiny, policy, head, threshold, request):
+    clean = run(one_tiny, policy, head, threshold)
     request.getfixturevalue("poison")
-    found = run(tiny, policy, head, threshold)
+    found = run(one_tiny, policy, head, threshold)
     assert [t.token_id for t in found.tokens] == [t.token_id for t in clean.tokens]
     assert all(math.isfinite(t.logprob) and math.isfinite(t.entropy) for t in found.tokens)
 
 
 @pytest.mark.parametrize("threshold", [-1.0, 0.3, 0.8])
 @pytest.mark.parametrize(("policy", "head"), RUNS)
-def test_what_is_left_in_the_cache(tiny, policy, head, threshold):
-    made, model = run(tiny, policy, head, threshold), tiny.load(bits=4)
+def test_what_is_left_in_the_cache(one_tiny, policy, head, threshold):
+    made, model = run(one_tiny, policy, head, threshold), one_tiny.load(bits=4)
     letters = set("".join(made.kv_final))
     allowed = {
         "kv-mask": "bm",
