@@ -40,9 +40,9 @@ TINY = [
     TinyConfig("mqa-wide-heads", heads=4, kv_heads=1, head_dim=32, seed=3, rope_theta=100000.0),
     TinyConfig("nine-over-three", heads=9, kv_heads=3, hidden=576, head_dim=64, ffn=192, seed=4),
     TinyConfig("deep-untied", heads=4, kv_heads=2, layers=8, tied=False, seed=5, eps=1e-6),
-    TinyConfig("qwen2", layers=4, tied=False, seed=6, family="qwen2"),
-    TinyConfig("qwen3", layers=4, head_dim=32, seed=7, family="qwen3"),
-    TinyConfig("mistral", layers=4, tied=False, seed=8, family="mistral", window=9),
+    TinyConfig("qwen2", tied=False, seed=6, family="qwen2"),
+    TinyConfig("qwen3", head_dim=32, seed=7, family="qwen3"),
+    TinyConfig("mistral", tied=False, seed=8, family="mistral", window=9),
 ]
 
 
