@@ -156,16 +156,21 @@ class SharedCache:
                     "must not leave such slots."
                 )
 
-    def view(self, layer: int, rows: Rows) -> tuple[Tensor, Tensor]:
+    def view(self, layer: int, rows: Rows, window: int | None = None) -> tuple[Tensor, Tensor]:
         """K and V of 1-based `layer` that `rows` may read: [kv_heads, n, head_dim] each.
 
-        Slots 0..last position; for a single row without the missing ones, its own being the last.
+        Slots 0..last position; for a single row without the missing ones, its own being the last,
+        and of positions only the last `window`.
         """
         count = int(self.readable_count[layer - 1])
+        first = 0 if window is None or len(rows) > 1 else max(0, rows.span - window)
         if count < 0 or len(rows) > 1:
-            return self.k[layer - 1, :, : rows.span], self.v[layer - 1, :, : rows.span]
+            return (
+                self.k[layer - 1, :, first : rows.span],
+                self.v[layer - 1, :, first : rows.span],
+            )
         seen = torch.cat([self.readable[layer - 1, :count], torch.tensor(rows.positions)]).long()
-        seen = seen.to(self.k.device)
+        seen = seen[seen >= first].to(self.k.device)
         return self.k[layer - 1][:, seen], self.v[layer - 1][:, seen]
 
     def valid(self, layer: int) -> list[int]:

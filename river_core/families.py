@@ -22,37 +22,28 @@ from .errors import ModelUnavailable, UnsupportedModel
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-_FAMILIES = ("llama",)
-_ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # tables that do not depend on the length
-
 
 @dataclass(frozen=True)
-class TensorNames:
-    """Where a hub checkpoint keeps each matrix; layer names take ``.format(layer=0..L-1)``.
+class Family:
+    """What the blocks of a `model_type` always have, and whether its window is for all layers."""
 
-    Linear weights are [rows out, columns in]; embed and head [vocab, hidden]; norms [hidden].
-    """
-
-    embed: str = "model.embed_tokens.weight"
-    final_norm: str = "model.norm.weight"
-    head: str = "lm_head.weight"
-    q: str = "model.layers.{layer}.self_attn.q_proj.weight"
-    k: str = "model.layers.{layer}.self_attn.k_proj.weight"
-    v: str = "model.layers.{layer}.self_attn.v_proj.weight"
-    o: str = "model.layers.{layer}.self_attn.o_proj.weight"
-    gate: str = "model.layers.{layer}.mlp.gate_proj.weight"
-    up: str = "model.layers.{layer}.mlp.up_proj.weight"
-    down: str = "model.layers.{layer}.mlp.down_proj.weight"
-    attn_norm: str = "model.layers.{layer}.input_layernorm.weight"
-    ffn_norm: str = "model.layers.{layer}.post_attention_layernorm.weight"
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    windowed: bool = False
 
 
-TENSOR_NAMES = TensorNames()
+_FAMILIES = {
+    "llama": Family(),
+    "mistral": Family(windowed=True),
+    "qwen2": Family(qkv_bias=True),
+    "qwen3": Family(qk_norm=True),
+}
+_ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # tables that do not depend on the length
 
 
 def supported() -> tuple[str, ...]:
     """Names of the model families (`model_type`) that River runs."""
-    return _FAMILIES
+    return tuple(_FAMILIES)
 
 
 @contextmanager
@@ -131,14 +122,41 @@ def _short(error: BaseException) -> str:
 
 
 def block_shape(config: PretrainedConfig) -> BlockShape:
-    """Sizes and options of the decoder blocks of a Llama-shaped configuration.
+    """Sizes and options of the decoder blocks of a configuration.
 
     Raises UnsupportedModel that names the option which River's block does not have.
     """
     check_family(config.model_type, bool(getattr(config, "auto_map", None)))
-    for name in ("attention_bias", "mlp_bias"):
-        if getattr(config, name, False):
+    family = _FAMILIES[config.model_type]
+    _check_options(config, family)
+    heads, kv_heads, head_dim = _heads(config)
+    return BlockShape(
+        hidden=config.hidden_size,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn=config.intermediate_size,
+        eps=float(config.rms_norm_eps),
+        qkv_bias=family.qkv_bias,
+        qk_norm=family.qk_norm,
+        window=getattr(config, "sliding_window", None) if family.windowed else None,
+    )
+
+
+def _check_options(config: PretrainedConfig, family: Family) -> None:
+    """Raise UnsupportedModel for an option that River's block does not have."""
+    refused = ["attention_bias", "mlp_bias", "use_sliding_window"]
+    if not family.windowed:
+        refused.append("sliding_window")
+    for name in refused:
+        if getattr(config, name, None):
             raise UnsupportedModel(f"models with {name} are not supported; choose one without it.")
+    for kind in getattr(config, "layer_types", None) or ():
+        if kind != "full_attention":
+            raise UnsupportedModel(
+                f"layers of type {kind!r} (layer_types) are not supported; choose a model whose "
+                "layers are all of type 'full_attention'."
+            )
     if getattr(config, "quantization_config", None) is not None:
         raise UnsupportedModel(
             "this model's weights are already quantised (quantization_config); choose the 16-bit "
@@ -149,6 +167,10 @@ def block_shape(config: PretrainedConfig) -> BlockShape:
             f"the activation {config.hidden_act!r} is not supported; choose a model with silu."
         )
     _rope_type(config)
+
+
+def _heads(config: PretrainedConfig) -> tuple[int, int, int]:
+    """Query heads, key heads and values per head; UnsupportedModel where they do not divide."""
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     if heads % kv_heads or head_dim % 2:
@@ -156,14 +178,7 @@ def block_shape(config: PretrainedConfig) -> BlockShape:
             f"{heads} query heads over {kv_heads} key heads of {head_dim} values do not divide "
             "evenly; choose a model whose do."
         )
-    return BlockShape(
-        hidden=config.hidden_size,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        ffn=config.intermediate_size,
-        eps=float(config.rms_norm_eps),
-    )
+    return heads, kv_heads, head_dim
 
 
 def _rope_type(config: PretrainedConfig) -> str:

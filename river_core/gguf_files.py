@@ -20,9 +20,10 @@ import numpy.typing as npt
 
 from .cache_paths import cache_root
 from .errors import ModelUnavailable, UnsupportedModel
-from .families import TENSOR_NAMES, gguf_config_and_tokenizer
+from .families import gguf_config_and_tokenizer
 from .gguf_metadata import complete_config, complete_tokenizer
 from .model_store import Progress, publish
+from .tensor_names import TENSOR_NAMES
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor

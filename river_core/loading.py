@@ -20,7 +20,6 @@ from .cache_paths import cache_root
 from .calibration_store import CalibrationFile
 from .errors import KernelUnavailable, SettingsError
 from .families import (
-    TENSOR_NAMES,
     block_shape,
     eos_ids,
     read_config,
@@ -36,6 +35,7 @@ from .plan import plan_kernels
 from .quantize import RiverFile, check_group, quantize_fused
 from .settings import LoadSettings
 from .sources import Source, resolve
+from .tensor_names import TENSOR_NAMES
 from .weights import Weights
 
 FUSED = {"qkv": ("q", "k", "v"), "out": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
@@ -70,11 +70,12 @@ class _Loader:
     def __init__(self, source: Source, settings: LoadSettings, progress: Progress) -> None:
         self.source, self.settings, self.progress = source, settings, progress
         self.config = read_config(source.folder)
-        self.shape: BlockShape = block_shape(self.config)
+        shape = block_shape(self.config)
         self.layers: int = self.config.num_hidden_layers
         self.vocab: int = self.config.vocab_size
         self.tied: bool = bool(self.config.tie_word_embeddings)
         self.capacity = self._capacity()
+        self.shape: BlockShape = shape.within(self.capacity)
         if settings.entry_layer > self.layers:
             raise SettingsError(
                 f"entry_layer is {settings.entry_layer}, but the model has {self.layers} layers."
@@ -85,6 +86,9 @@ class _Loader:
         self.rivers = cache_root() / "rivers"
         self.weights = Weights(source.folder)
         self.notes: list[str] = []
+        if self.shape.options:
+            has = " and ".join(self.shape.options)
+            self.notes.append(f"no fused step for {has}: layers run operation by operation.")
 
     def model(self) -> RiverModel:
         """Read everything and put it together."""
@@ -111,7 +115,7 @@ class _Loader:
             embedding=embedding,
             backbone=backbone,
             river=river,
-            final_norm=self._norm(TENSOR_NAMES.final_norm),
+            final_norm=self._tensor(TENSOR_NAMES.final_norm, (shape.hidden,)).float(),
             head=plan.make_dense(head_weight),
             rope=(cos.to(self.device), sin.to(self.device)),
             cache=SharedCache(self.layers, self.capacity, heads, plan.dtype, self.device),
@@ -156,8 +160,29 @@ class _Loader:
     def _tensor(self, name: str, size: tuple[int, ...]) -> Tensor:
         return self.weights.get(name, size).to(self.device)
 
-    def _norm(self, name: str) -> Tensor:
-        return self._tensor(name, (self.shape.hidden,)).float()
+    def _small(self, layer: int) -> tuple[dict[str, Tensor], set[str]]:
+        """Norms and biases of 1-based `layer` by LayerWeights' names; the stored names."""
+        shape, used = self.shape, set[str]()
+
+        def read(pattern: str, size: int) -> Tensor:
+            name = pattern.format(layer=layer - 1)
+            used.add(name)
+            return self._tensor(name, (size,)).float()
+
+        names, heads = TENSOR_NAMES, (shape.heads, shape.kv_heads)
+        small = {
+            "attn_norm": read(names.attn_norm, shape.hidden),
+            "ffn_norm": read(names.ffn_norm, shape.hidden),
+        }
+        if shape.qkv_bias:
+            rows = [n * shape.head_dim for n in (*heads, shape.kv_heads)]
+            patterns = (names.q_bias, names.k_bias, names.v_bias)
+            small["qkv_bias"] = torch.cat([read(*x) for x in zip(patterns, rows, strict=True)])
+        if shape.qk_norm:
+            norms = [read(pattern, shape.head_dim) for pattern in (names.q_norm, names.k_norm)]
+            each = [norm.expand(n, -1) for norm, n in zip(norms, heads, strict=True)]
+            small["qk_norm"] = torch.cat(each)
+        return small, used
 
     def _parts(self, layer: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """The matrices of 1-based `layer` as stored, grouped as they are fused."""
@@ -185,11 +210,9 @@ class _Loader:
                 digest.update(joined.cpu().contiguous().view(torch.uint8).numpy().data)
                 linears[fused] = self.plan.make_dense(joined)
             on_large_pages(list(linears.values()))
-            names = [TENSOR_NAMES.attn_norm, TENSOR_NAMES.ffn_norm]
-            names = [name.format(layer=layer - 1) for name in names]
-            expected |= set(names)
-            attn_norm, ffn_norm = (self._norm(name) for name in names)
-            layers.append(LayerWeights(attn_norm=attn_norm, ffn_norm=ffn_norm, **linears))
+            small, names = self._small(layer)
+            expected |= names
+            layers.append(LayerWeights.of(linears, small))
         self.weights.refuse_unexpected(expected)
         self.fingerprint = digest.hexdigest()
         return layers
@@ -211,14 +234,13 @@ class _Loader:
     def _coded(
         self, layer: int, matrices: Mapping[str, QuantMatrix], backbone: list[LayerWeights]
     ) -> LayerWeights:
-        """A river layer: its own linears, the backbone's norms (shared: HQQ changes none)."""
-        own = backbone[layer - 1]
+        """A river layer: its own linears, the backbone's norms and biases (HQQ changes none)."""
         linears = {
             fused: self.plan.make_int4(_to(matrices[f"{layer}.{fused}"], self.device))
             for fused in FUSED
         }
         on_large_pages(list(linears.values()))
-        return LayerWeights(attn_norm=own.attn_norm, ffn_norm=own.ffn_norm, **linears)
+        return backbone[layer - 1].with_linears(linears)
 
     def _matrices(self, layers: Any, label: str) -> dict[str, QuantMatrix]:
         """Codes of the given layers: from the river's file, or quantised now and saved."""

@@ -149,7 +149,7 @@ def _linear_tensors(layers: list[LayerWeights]) -> list[Tensor]:
 
 
 def _norm_tensors(layers: list[LayerWeights]) -> list[Tensor]:
-    return [t for w in layers for t in (w.attn_norm, w.ffn_norm)]
+    return [t for w in layers for t in w.small]
 
 
 def _fresh_bytes(tensor: Tensor, seen: set[int]) -> int:

@@ -167,7 +167,21 @@ class _Maker:
     def _layer(self) -> LayerWeights:
         sizes = self.spec.block.matrices
         linears = {name: self.plan.make_dense(self._weight(size)) for name, size in sizes.items()}
-        return LayerWeights(attn_norm=self._norm(), ffn_norm=self._norm(), **linears)
+        norms = {"attn_norm": self._norm(), "ffn_norm": self._norm()}
+        return LayerWeights.of(linears, norms | self._options())
+
+    def _options(self) -> dict[str, Tensor]:
+        """What the shape's options need, with biases ~ N(0, 0.5)."""
+        block, options = self.spec.block, dict[str, Tensor]()
+        if block.qkv_bias:
+            rows = block.matrices["qkv"][0]
+            bias = torch.randn(rows, generator=self.random, device=self.device)
+            options["qkv_bias"] = 0.5 * bias
+        if block.qk_norm:
+            size = (block.heads + block.kv_heads, block.head_dim)
+            norms = torch.rand(size, generator=self.random, device=self.device)
+            options["qk_norm"] = norms + 0.5
+        return options
 
     def _twin(self, layer: int, backbone: list[LayerWeights]) -> LayerWeights:
         """The river's 1-based `layer`: random codes, or the backbone's own layer in 16 bits."""
@@ -177,7 +191,7 @@ class _Maker:
         random = self._generator(layer)
         sizes = self.spec.block.matrices
         linears = {n: self.plan.make_int4(self._codes(size, random)) for n, size in sizes.items()}
-        return LayerWeights(attn_norm=own.attn_norm, ffn_norm=own.ffn_norm, **linears)
+        return own.with_linears(linears)
 
     def _codes(self, size: tuple[int, int], random: torch.Generator) -> QuantMatrix:
         """Codes uint8 [N, K] whose weights spread as the backbone's do."""

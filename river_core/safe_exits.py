@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .bandwidth import ReadBytes
-from .block import BlockShape, LayerWeights, rms_norm, rotate, run_feed_forward
+from .block import BlockShape, LayerWeights, project, rms_norm, run_feed_forward
 from .decode import teacher_forced
 from .errors import RecordError, SettingsError
 from .kv_error import HELD
@@ -186,10 +186,8 @@ def _layer(
 ) -> Tensor:
     """block.run_block for rows x [n, d] at positions [n] that see no other of them, nor write."""
     shape, rope = model.shape, [table[at] for table in model.rope]
-    qkv = weights.qkv(rms_norm(x, weights.attn_norm, shape.eps))
-    qkv = qkv.view(len(x), shape.heads + 2 * shape.kv_heads, shape.head_dim)
-    turned = rotate(qkv[:, : shape.heads + shape.kv_heads], rope[0], rope[1])
-    own = torch.cat([turned[:, shape.heads :], qkv[:, shape.heads + shape.kv_heads :]], dim=1)
+    turned, values = project(x, weights, shape, *rope)
+    own = torch.cat([turned[:, shape.heads :], values], dim=1)
     own = own.to(recorded.dtype).float()
     x = x + weights.out(attend_apart(turned[:, : shape.heads], own, recorded, at, shape))
     return run_feed_forward(x, weights, shape)
@@ -200,13 +198,16 @@ def attend_apart(
 ) -> Tensor:
     """Attention of q [n, H, D] over the recorded slots before `at` [n] and each row's own entry.
 
-    `own` [n, 2 kv_heads, D] holds the rows' own keys, then values. Returns fp32 [n, H * D].
+    `own` [n, 2 kv_heads, D] holds the rows' own keys, then values; the shape's window counts as in
+    block.attend. Returns fp32 [n, H * D].
     """
     n, shared = len(q), shape.heads // shape.kv_heads
     k, v = (side.unsqueeze(2) for side in own.chunk(2, dim=1))  # [n, kv_heads, 1, D]
     q = q.reshape(n, shape.kv_heads, shared, shape.head_dim) * shape.head_dim**-0.5
     slots = torch.arange(recorded.k.shape[1], device=q.device)
     seen = (slots < at.unsqueeze(1)) & recorded.held
+    if shape.window is not None:
+        seen &= slots > at.unsqueeze(1) - shape.window
     scores = torch.einsum("nksd,kpd->nksp", q, recorded.k)
     scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
     weights = torch.cat([scores, (q * k).sum(-1, keepdim=True)], dim=-1).softmax(-1)

@@ -21,14 +21,14 @@ from .native import ATTENTION, FEED_FORWARD, NativeBank, NativeLayer, NativeStep
 
 
 def can_fuse(model: RiverModel) -> bool:
-    """Whether every linear is a native kernel and every size one that the C++ step takes."""
+    """Whether the block is the plain one, which the C++ step knows, all its linears are native
+    kernels and all sizes such as the step takes."""
     shape = model.shape
     layers = [*model.backbone, *(w for w in model.river if w is not None)]
     linears = [model.head, *(linear for w in layers for linear in w.linears.values())]
     sizes = (shape.hidden, shape.ffn, shape.head_dim)
-    return all(isinstance(linear, NativeDense | NativeInt4) for linear in linears) and not any(
-        size % 8 for size in sizes
-    )
+    native = all(isinstance(linear, NativeDense | NativeInt4) for linear in linears)
+    return native and not shape.options and not any(size % 8 for size in sizes)
 
 
 class FusedExecution(EagerExecution):

@@ -36,14 +36,20 @@ class SlowRows:
         return self.model.lm_head.weight.float() @ self.model.model.norm(h)
 
     def linear(self, n: int, name: str, x: Tensor, twin: bool) -> Tensor:
-        own = dict(self.layers[n - 1].named_modules())[name].weight
-        return (self.twins[n - 1][name] if twin else own) @ x
+        own = dict(self.layers[n - 1].named_modules())[name]
+        bias = 0.0 if own.bias is None else own.bias
+        return (self.twins[n - 1][name] if twin else own.weight) @ x + bias
 
     def keys_values(self, n: int, h: Tensor, at: int, twin: bool = False) -> tuple[Tensor, Tensor]:
         x = self.layers[n - 1].input_layernorm(h)
         dim = self.layers[n - 1].self_attn.head_dim
-        k = self.linear(n, "self_attn.k_proj", x, twin).view(-1, dim)
+        k = self.norm(n, "k_norm", self.linear(n, "self_attn.k_proj", x, twin).view(-1, dim))
         return self.turn(k, at), self.linear(n, "self_attn.v_proj", x, twin).view(-1, dim)
+
+    def norm(self, n: int, name: str, heads: Tensor) -> Tensor:
+        """q [H, D] or k [kv_heads, D] through the family's norm of it, where there is one."""
+        attention = self.layers[n - 1].self_attn
+        return getattr(attention, name)(heads) if hasattr(attention, name) else heads
 
     def turn(self, x: Tensor, at: int) -> Tensor:
         cos, sin = self.model.model.rotary_emb(x[None], torch.tensor([[at]]))
@@ -55,10 +61,12 @@ class SlowRows:
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The attention half over the slots of earlier positions and its own row."""
         own = self.keys_values(n, h, at, twin)
-        seen = [kv for p, kv in sorted(slots[n - 1].items()) if p < at] + [own]
+        first = at + 1 - (getattr(self.model.config, "sliding_window", None) or at + 1)
+        seen = [kv for p, kv in sorted(slots[n - 1].items()) if first <= p < at] + [own]
         x = self.layers[n - 1].input_layernorm(h)
         dim = self.layers[n - 1].self_attn.head_dim
-        q = self.turn(self.linear(n, "self_attn.q_proj", x, twin).view(-1, dim), at)
+        q = self.linear(n, "self_attn.q_proj", x, twin).view(-1, dim)
+        q = self.turn(self.norm(n, "q_norm", q), at)
         mixed = []
         for head, query in enumerate(q):
             group = head * own[0].shape[0] // q.shape[0]

@@ -11,6 +11,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from river_core.quantize import quantize
@@ -28,7 +29,7 @@ class MixedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         river = torch.tensor([self.layer > e for e in self.exits[: x.shape[1]]])[None, :, None]
-        return torch.where(river, x @ self.twin.t(), self.own(x))
+        return torch.where(river, F.linear(x, self.twin, self.own.bias), self.own(x))
 
 
 class MixedReference:

@@ -18,8 +18,12 @@ RUNS = [(name, head) for name, row in POLICIES.items() for head in row.heads]
 
 @pytest.fixture
 def poison(monkeypatch):
-    """Every missing slot holds NaN from the moment it is marked, and before a run every slot."""
+    """Every missing slot holds NaN from the moment it is marked, and before a run every slot.
+
+    Afterwards none does: the models are the session's.
+    """
     mark, reset = SharedCache.mark, SharedCache.reset
+    poisoned: list[SharedCache] = []
 
     def poisoned_mark(cache, first, rows, letters, stand_in=False):
         mark(cache, first, rows, letters, stand_in)
@@ -30,11 +34,16 @@ def poison(monkeypatch):
 
     def poisoned_reset(cache):
         reset(cache)
+        poisoned.append(cache)
         cache.k.fill_(math.nan)
         cache.v.fill_(math.nan)
 
     monkeypatch.setattr(SharedCache, "mark", poisoned_mark)
     monkeypatch.setattr(SharedCache, "reset", poisoned_reset)
+    yield
+    for cache in poisoned:
+        cache.k.nan_to_num_(0.0)
+        cache.v.nan_to_num_(0.0)
 
 
 def run(tiny, policy, head, threshold):

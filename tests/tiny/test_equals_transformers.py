@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 
 import river_core
 from river_core.settings import QuantSpec
-from tests.tiny.tiny_models import TINY, prompt, save
+from tests.tiny.tiny_models import TINY, TinyConfig, prompt, save
 
 TOKENS = 40
 
@@ -46,13 +47,26 @@ def test_threshold_one_never_leaves(tiny):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"rope_theta": 500000.0}, {"eps": 1e-1}, {"kv_heads": 1}, {"tied": False}],
-    ids=lambda c: next(iter(c)),
+    "name, change",
+    [
+        ("mha-tied", {"rope_theta": 500000.0}),
+        ("mha-tied", {"eps": 1e-1}),
+        ("mha-tied", {"kv_heads": 1}),
+        ("mha-tied", {"tied": False}),
+        ("qwen2", {"rope_theta": 500000.0}),
+        ("qwen3", {"rope_theta": 500000.0}),
+        ("mistral", {"rope_theta": 500000.0}),
+        ("mistral", {"window": 8}),
+        ("mistral", {"window": 10}),
+        ("mistral", {"window": None}),
+    ],
+    ids=str,
 )
-def test_a_wrong_option_moves_the_logits(change, tmp_path: Path):
+def test_a_wrong_option_moves_the_logits(name, change, tmp_path: Path):
     """The tiny models can show a fault: one option wrong moves the logits by more than 1e-2."""
-    right = replace(TINY[0], kv_heads=2)
+    right = next(config for config in TINY if config.name == name)
+    if name == "mha-tied":
+        right = replace(right, kv_heads=2)
     save(right, tmp_path / "right")
     wrong = save(replace(right, **change), tmp_path / "wrong")
     ids = prompt(right, 12)
@@ -61,3 +75,54 @@ def test_a_wrong_option_moves_the_logits(change, tmp_path: Path):
     with torch.no_grad():
         other = wrong(torch.tensor([[*ids, 1, 2]])).logits[0, -3:]
     assert (run.logits - other).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    "name, part",
+    [
+        *(("qwen2", f"{letter}_proj.bias") for letter in "qkv"),
+        *(("qwen3", f"{letter}_norm") for letter in "qk"),
+    ],
+)
+@pytest.mark.parametrize("fault", ["dropped", "shifted"])
+def test_a_wrong_bias_or_norm_moves_the_logits(tiny_by_name, name, part, fault):
+    """Left out, or a row too far: the logits of transformers move by more than 1e-2."""
+    tiny = tiny_by_name(next(config for config in TINY if config.name == name))
+    wrong = deepcopy(tiny.reference)
+    found = [p for name, p in wrong.named_parameters() if part in name]
+    assert len(found) == tiny.config.layers
+    with torch.no_grad():
+        for p in found:
+            p.copy_(p.roll(1) if fault == "shifted" else torch.full_like(p, float("norm" in part)))
+        other = wrong(torch.tensor([[*tiny.prompt, 1, 2]])).logits[0, -3:]
+    run = river_core.teacher_forced(tiny.load(), tiny.prompt, [1, 2, 3], policy="backbone")
+    assert (run.logits - other).abs().max() > 1e-2
+
+
+def test_a_window_that_holds_the_whole_cache_is_none(tmp_path: Path):
+    """Then the block is the plain one, and the capacity decides."""
+    config = TinyConfig("mistral", layers=2, family="mistral", window=16)
+    save(config, tmp_path)
+    wide, narrow = (
+        river_core.load(tmp_path, dtype="float32", river=QuantSpec(bits=16), capacity=n)
+        for n in (17, 16)
+    )
+    assert wide.shape.window == 16 and wide.shape.options == ("a sliding window",)
+    assert narrow.shape.window is None and narrow.shape.options == ()
+    forced = prompt(config, 9)
+    logits = [
+        river_core.teacher_forced(model, prompt(config), forced, policy="backbone").logits
+        for model in (wide, narrow)
+    ]
+    assert (logits[0] - logits[1]).abs().max() < 1e-5
+
+
+def test_biases_and_norms_are_shared_and_weighed(tiny):
+    """Both banks hold the same tensors, and the ledger counts them once."""
+    model = tiny.load(bits=4)
+    own, twin = model.backbone[-1], model.twin(model.num_layers)
+    assert all(a is b for a, b in zip(own.small, twin.small, strict=True))
+    shape = model.shape
+    numbers = 2 * shape.hidden + shape.qkv_bias * shape.matrices["qkv"][0]
+    numbers += shape.qk_norm * (shape.heads + shape.kv_heads) * shape.head_dim
+    assert model.memory()["norms"] == 4 * (model.num_layers * numbers + shape.hidden)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 import river_core
+from river_core.execution.fused import can_fuse
+from river_core.random_model import SHAPES, random_model
 from river_core.settings import QuantSpec
 from tests.tiny.slow_reference import MixedReference
 
@@ -91,3 +94,18 @@ def test_no_token_leaves_before_the_entry_layer(one_tiny, entry):
     model = one_tiny.load(bits=4, entry_layer=entry)
     run = river_core.generate(model, one_tiny.prompt, threshold=-1.0, max_new_tokens=5)
     assert {t.exit_layer for t in run.tokens} == {entry - 1}
+
+
+def test_all_options_together():
+    """Random weights with biases, q and k norms and a window: an identical river changes nothing,
+    and any number of rows at once gives what single rows give."""
+    block = replace(SHAPES["tiny"].block, qkv_bias=True, qk_norm=True, window=6)
+    spec = replace(SHAPES["tiny"], block=block)
+    model = random_model(spec, dtype="float32", river=QuantSpec(bits=16), capacity=64)
+    assert len(model.shape.options) == 3 and not can_fuse(model)
+    ids = [(7 * n + 3) % model.vocab for n in range(20)]
+    base = river_core.teacher_forced(model, ids[:1], ids[1:], policy="backbone")
+    early = river_core.teacher_forced(model, ids[:1], ids[1:], threshold=-1.0)
+    assert (early.logits - base.logits).abs().max() < 1e-5
+    whole = river_core.teacher_forced(model, ids[:15], ids[15:], policy="backbone")
+    assert (whole.logits - base.logits[14:]).abs().max() < 1e-4

@@ -65,6 +65,10 @@ def run(engine, model, ids, exits):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_fused_equals_eager(tiny, dtype):
     model = fusable(tiny.load(bits=4), dtype)
+    if model.shape.options:
+        assert not can_fuse(model) and not isinstance(open_execution(model), FusedExecution)
+        assert any(note.startswith("no fused step for") for note in model.info.notes)
+        pytest.skip(f"no fused step for {' and '.join(model.shape.options)}")
     assert can_fuse(model)
     with torch.inference_mode():
         ids = [(7 * n + 3) % model.vocab for n in range(12)]

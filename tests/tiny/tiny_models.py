@@ -1,4 +1,4 @@
-"""Tiny random Llama models that can show a fault, through transformers as the oracle.
+"""Tiny random models of every family that can show a fault, through transformers as the oracle.
 
 Default initialisation hides faults (norms of 1, small weights); these are drawn so that a wrong
 RoPE base, norm or mask moves the logits (design.md, Properties).
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class TinyConfig:
     rope_theta: float = 10000.0
     eps: float = 1e-5
     seed: int = 1
+    family: str = "llama"
+    window: int | None = None
 
 
 TINY = [
@@ -38,12 +40,16 @@ TINY = [
     TinyConfig("mqa-wide-heads", heads=4, kv_heads=1, head_dim=32, seed=3, rope_theta=100000.0),
     TinyConfig("nine-over-three", heads=9, kv_heads=3, hidden=576, head_dim=64, ffn=192, seed=4),
     TinyConfig("deep-untied", heads=4, kv_heads=2, layers=8, tied=False, seed=5, eps=1e-6),
+    TinyConfig("qwen2", tied=False, seed=6, family="qwen2"),
+    TinyConfig("qwen3", head_dim=32, seed=7, family="qwen3"),
+    TinyConfig("mistral", tied=False, seed=8, family="mistral", window=9),
 ]
 
 
-def build(config: TinyConfig) -> LlamaForCausalLM:
-    """A model in fp32 with weights ~ N(0, 1.5 / sqrt(K)) and norms U(0.5, 1.5)."""
-    hf_config = LlamaConfig(
+def build(config: TinyConfig) -> PreTrainedModel:
+    """A model in fp32: weights ~ N(0, 1.5 / sqrt(K)), norms U(0.5, 1.5), biases N(0, 0.5)."""
+    hf_config = AutoConfig.for_model(
+        config.family,
         hidden_size=config.hidden,
         intermediate_size=config.ffn,
         num_hidden_layers=config.layers,
@@ -58,19 +64,22 @@ def build(config: TinyConfig) -> LlamaForCausalLM:
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=None,
+        sliding_window=config.window,
     )
-    model = LlamaForCausalLM(hf_config).float().eval()
+    model = AutoModelForCausalLM.from_config(hf_config).float().eval()
     generator = torch.Generator().manual_seed(config.seed)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.5, generator=generator)
+            elif parameter.dim() == 1:
                 parameter.uniform_(0.5, 1.5, generator=generator)
             else:
                 parameter.normal_(0, 1.5 / math.sqrt(parameter.shape[1]), generator=generator)
     return model
 
 
-def save(config: TinyConfig, folder: Path) -> LlamaForCausalLM:
+def save(config: TinyConfig, folder: Path) -> PreTrainedModel:
     """Build and save in hub layout without a tokenizer; prompts are token ids."""
     model = build(config)
     model.save_pretrained(folder)

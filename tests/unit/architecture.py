@@ -36,7 +36,8 @@ _CORE: Rows = (
     ("block.py",),
     ("quantize.py", "weights.py", "calibration_store.py", "model.py", "plan.py", "random_model.py"),
     (
-        *("families.py", "model_store.py", "folders.py", "gguf_metadata.py", "gguf_files.py"),
+        *("tensor_names.py", "families.py", "model_store.py", "folders.py"),
+        *("gguf_metadata.py", "gguf_files.py"),
         *("hub_files.py", "packaged.py", "sources.py", "loading.py"),
         *("exits.py", "fills.py", "policies.py", "planning.py", "prompts.py"),
     ),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 from river_core import families
@@ -20,9 +20,9 @@ from river_core.errors import ModelUnavailable, UnsupportedModel
 ROOT = Path(families.__file__).parents[1]
 
 
-def _config(**changes: Any) -> LlamaConfig:
+def _config(family: str = "llama", **changes: Any) -> Any:
     sizes = {"hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 4}
-    return LlamaConfig(**(sizes | {"num_key_value_heads": 2} | changes))
+    return AutoConfig.for_model(family, **(sizes | {"num_key_value_heads": 2} | changes))
 
 
 def test_sizes() -> None:
@@ -42,6 +42,9 @@ def test_sizes() -> None:
         ({"auto_map": {"AutoConfig": "x.Y"}}, "own code"),
         ({"num_key_value_heads": 3}, "4 query heads over 3"),
         ({"head_dim": 11}, "11 values"),
+        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"sliding_window": 16}, "sliding_window"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "'sliding_attention'"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic'"),
     ],
 )
@@ -55,9 +58,35 @@ def test_what_the_block_lacks_is_refused_by_name(changes: dict[str, Any], words:
 
 
 def test_another_family_is_refused_with_the_list() -> None:
-    assert families.supported() == ("llama",)
-    with pytest.raises(UnsupportedModel, match=r"'gemma3'.*type llama"):
+    assert families.supported() == ("llama", "mistral", "qwen2", "qwen3")
+    with pytest.raises(UnsupportedModel, match=r"'gemma3'.*type llama, mistral, qwen2, qwen3"):
         families.block_shape(SimpleNamespace(model_type="gemma3"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "family, changes, expected",
+    [
+        ("llama", {}, (False, False, None)),
+        ("mistral", {"sliding_window": None}, (False, False, None)),
+        ("mistral", {"sliding_window": 16}, (False, False, 16)),
+        ("qwen2", {"sliding_window": 16}, (True, False, None)),  # transformers ignores it, too
+        ("qwen3", {"head_dim": 32}, (False, True, None)),
+    ],
+)
+def test_options_of_each_family(
+    family: str, changes: dict[str, Any], expected: tuple[bool, bool, int | None]
+) -> None:
+    shape = families.block_shape(_config(family, **changes))
+    assert (shape.qkv_bias, shape.qk_norm, shape.window) == expected
+    assert shape.options == () or len(shape.options) == 1
+    assert shape.within(16).window is None and shape.within(17).window == expected[2]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_windows_of_some_layers_are_refused(family: str) -> None:
+    config = _config(family, use_sliding_window=True, max_window_layers=2)
+    with pytest.raises(UnsupportedModel, match="use_sliding_window"):
+        families.block_shape(config)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +135,18 @@ ROPE = {
 }
 
 
+@pytest.mark.parametrize("family", families.supported())
 @pytest.mark.parametrize("kind", ROPE)
-def test_rope_tables_are_those_of_the_model(kind: str) -> None:
+def test_rope_tables_are_those_of_the_model(kind: str, family: str) -> None:
     rope = {"rope_type": kind, "rope_theta": 5000.0, **ROPE[kind]}
-    config = _config(rope_parameters=rope, max_position_embeddings=256, num_hidden_layers=1)
+    sizes = {"max_position_embeddings": 256, "num_hidden_layers": 1, "head_dim": 12}
+    sizes |= {"vocab_size": 100, "pad_token_id": None}
+    config = _config(family, rope_parameters=rope, **sizes)
     cos, sin = families.rope_tables(config, 100)
     assert cos.shape == sin.shape == (100, 12)
     assert cos.dtype == sin.dtype == torch.float32 and cos.is_contiguous()
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-    model = LlamaForCausalLM(config)
+    model = AutoModelForCausalLM.from_config(config)
     model.model.rotary_emb.register_forward_hook(lambda *call: seen.append(call[2]))
     with torch.no_grad():
         model(torch.arange(100).unsqueeze(0))
