@@ -8,6 +8,7 @@ loop decides.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ class Moment:
     threshold: float
 
 
-class ExitRule:
+class ExitRule(ABC):
     """Decides after backbone layers. `reads` says what it is shown: nothing by default.
 
     "similarity": the similarity of each row of the pass. "lens": the probabilities of the two most
@@ -37,11 +38,11 @@ class ExitRule:
         """The layer before which the rows of pass `index` stay: the rule is not asked earlier."""
         return 1
 
+    @abstractmethod
     def leaves(self, at: Moment, values: Sequence[float]) -> bool:
         """True when the rows leave after layer `at.layer` (0: before layer 1)."""
-        raise NotImplementedError
 
-    def went(self, index: int, exit_layer: int) -> None:
+    def went(self, index: int, exit_layer: int) -> None:  # noqa: B027 (few rules remember)
         """Told after each pass where its rows left."""
 
 

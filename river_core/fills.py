@@ -7,6 +7,7 @@ or of the loop.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -35,17 +36,18 @@ FILLS: dict[str, Fill] = {
 }
 
 
-class Skip:
+class Skip(ABC):
     """Says which halves of a backbone layer are left out, and what replaces them."""
 
     def watches(self, at: Moment) -> bool:
         """Whether `saw` is to be told of the halves that run now."""
         return False
 
+    @abstractmethod
     def factor(self, at: Moment, half: str) -> float | None:
         """None: run this half of layer `at.layer`. Else multiply the hidden state by this."""
-        raise NotImplementedError
 
+    @abstractmethod
     def saw(self, at: Moment, half: str, similarity: Sequence[float], ratio: float) -> None:
         """Told after a half ran: the rows' similarities, and the ratio of norms, out over in."""
 
