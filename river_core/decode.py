@@ -145,14 +145,15 @@ class RunStream(Iterator[Record]):
             now = self._open(self._row(fed, index), index)
             self._passes.run(now)
             return [(now, self._choose(now))]
-        drafted: list[tuple[Pass, int]] = []
+        drafts: list[Pass] = []
         ids = [fed]
-        while len(drafted) < draft and ids[-1] not in self._model.eos_ids:
-            now = self._open(self._row(ids[-1], index + len(drafted)), index + len(drafted))
+        while len(drafts) < draft and ids[-1] not in self._model.eos_ids:
+            at = index + len(drafts)
+            now = self._open(self._row(ids[-1], at), at)
             self._passes.run(now)
             ids.append(self._choose(now).token_id)
-            drafted.append((now, ids[-1]))
-        return self._verify(tuple(ids), index, [now for now, _ in drafted])
+            drafts.append(now)
+        return self._verify(tuple(ids), index, drafts)
 
     def _row(self, fed: int, index: int) -> Rows:
         """The row of the pass that chooses token `index`."""

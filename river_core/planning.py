@@ -32,7 +32,6 @@ class Plan:
     prefill: str
     fill: Fill
     num_layers: int
-    new_tokens: int
     options: Mapping[str, Any]
     rule: ExitRule
     skip: Skip | None
@@ -80,7 +79,6 @@ def resolve(settings: DecodeSettings, num_layers: int, entry_layer: int) -> Plan
         prefill=_pick(name, "prefill", settings.prefill, prefills),
         fill=FILLS[fill],
         num_layers=num_layers,
-        new_tokens=settings.max_new_tokens,
         options=own,
         rule=rule,
         skip=row.skip(own) if row.skip else None,
@@ -91,7 +89,7 @@ def resolve(settings: DecodeSettings, num_layers: int, entry_layer: int) -> Plan
     )
     if row.wrap is None:
         return plan
-    return Plan(**{**vars(plan), "rule": row.wrap(rule, own, num_layers, plan.new_tokens)})
+    return Plan(**{**vars(plan), "rule": row.wrap(rule, own, num_layers, settings.max_new_tokens)})
 
 
 def _options(
