@@ -13,8 +13,8 @@ from statistics import fmean
 
 import torch
 
-from .block import BlockShape
 from .kernels.base import Linear
+from .layer import BlockShape
 from .model import RiverModel
 
 

@@ -7,123 +7,62 @@ exits, policies or how many layers there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .cache import Rows, SharedCache
-from .kernels.base import Linear
+from .layer import BlockShape, LayerWeights
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
 
 
 @dataclass(frozen=True)
-class BlockShape:
-    """Sizes and options of one model's blocks, all layers alike.
+class Rope:
+    """RoPE factors fp32 [n, D] of n positions, the second half of a row repeating the first.
 
-    hidden d; heads H query heads of head_dim D; kv_heads shared by H / kv_heads queries each;
-    ffn F; eps of the RMSNorms. Options: biases on q, k and v; an RMSNorm on every head of q and k
-    before RoPE; a window, the number of positions that a row reads, its own too (None: all).
+    queries fp32 [n] multiplies the turned queries by position (Ministral 3); None: by 1.
     """
 
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
-    eps: float
-    qkv_bias: bool = False
-    qk_norm: bool = False
-    window: int | None = None
+    cos: Tensor
+    sin: Tensor
+    queries: Tensor | None = None
+
+    def at(self, positions: Tensor) -> Rope:
+        """The rows of some positions, int64 [R]."""
+        queries = None if self.queries is None else self.queries[positions]
+        return Rope(self.cos[positions], self.sin[positions], queries)
+
+    def to(self, device: torch.device) -> Rope:
+        """The same on `device`."""
+        queries = None if self.queries is None else self.queries.to(device)
+        return Rope(self.cos.to(device), self.sin.to(device), queries)
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """What these blocks have beyond the plain one, in words for users."""
-        named = {
-            "biases on q, k and v": self.qkv_bias,
-            "norms on q and k": self.qk_norm,
-            "a sliding window": self.window is not None,
-        }
-        return tuple(name for name, there in named.items() if there)
-
-    def within(self, capacity: int) -> BlockShape:
-        """The same for positions below `capacity`: without a window that holds them all."""
-        window = self.window
-        return replace(self, window=window if window is not None and window < capacity else None)
-
-    @property
-    def matrices(self) -> dict[str, tuple[int, int]]:
-        """(N, K) of the four fused linears, in the order they run."""
-        wide = self.heads * self.head_dim
-        return {
-            "qkv": (wide + 2 * self.kv_heads * self.head_dim, self.hidden),
-            "out": (self.hidden, wide),
-            "gate_up": (2 * self.ffn, self.hidden),
-            "down": (self.hidden, self.ffn),
-        }
-
-
-@dataclass(frozen=True)
-class LayerWeights:
-    """One layer of one bank: norms fp32 [d], linears fused as q,k,v and gate,up by rows.
-
-    Where the shape has the options: qkv_bias fp32 [N] of the fused qkv; qk_norm fp32 [H + kv_heads,
-    D], a row per head.
-    """
-
-    attn_norm: Tensor
-    qkv: Linear
-    out: Linear
-    ffn_norm: Tensor
-    gate_up: Linear
-    down: Linear
-    qkv_bias: Tensor | None = None
-    qk_norm: Tensor | None = None
-
-    @classmethod
-    def of(cls, linears: Mapping[str, Linear], small: Mapping[str, Tensor]) -> LayerWeights:
-        """From the four linears and the norms and biases, by the names of the fields."""
-        return cls(
-            attn_norm=small["attn_norm"],
-            qkv=linears["qkv"],
-            out=linears["out"],
-            ffn_norm=small["ffn_norm"],
-            gate_up=linears["gate_up"],
-            down=linears["down"],
-            qkv_bias=small.get("qkv_bias"),
-            qk_norm=small.get("qk_norm"),
-        )
-
-    def with_linears(self, linears: Mapping[str, Linear]) -> LayerWeights:
-        """The twin of this layer: other linears, the same norms and biases."""
-        return replace(
-            self,
-            qkv=linears["qkv"],
-            out=linears["out"],
-            gate_up=linears["gate_up"],
-            down=linears["down"],
-        )
-
-    @property
-    def linears(self) -> dict[str, Linear]:
-        """The four linears by the names of `BlockShape.matrices`."""
-        return {"qkv": self.qkv, "out": self.out, "gate_up": self.gate_up, "down": self.down}
-
-    @property
-    def small(self) -> list[Tensor]:
-        """Norms and biases, which both banks share."""
-        tensors = (self.attn_norm, self.ffn_norm, self.qkv_bias, self.qk_norm)
-        return [t for t in tensors if t is not None]
+    def tensors(self) -> list[Tensor]:
+        """All there are, for the memory ledger."""
+        return [t for t in (self.cos, self.sin, self.queries) if t is not None]
 
 
 @dataclass(frozen=True)
 class BlockRows:
-    """The rows of a pass as a block needs them: where they stand and their RoPE factors [R, D]."""
+    """The rows of a pass as a block needs them: where they stand and their RoPE factors."""
 
     rows: Rows
-    cos: Tensor
-    sin: Tensor
+    ropes: tuple[Rope, ...]
+
+    @classmethod
+    def of(cls, rows: Rows, tables: Sequence[Rope]) -> BlockRows:
+        """The rows, with their part of the model's tables."""
+        at = rows.index(tables[0].cos.device)
+        return cls(rows, tuple(table.at(at) for table in tables))
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -139,7 +78,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos.unsqueeze(1) + turned * sin.unsqueeze(1)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, rows: Rows, window: int | None = None) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, rows: Rows, shape: BlockShape) -> Tensor:
     """Attention of q [R, H, D] over cached k, v [kv_heads, n, D] -> fp32 [R, H * D].
 
     A single row reads all n slots, several read slots 0..their own position, or the last `window`
@@ -151,33 +90,59 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rows: Rows, window: int | None = Non
     k, v = k.float(), v.float()
     if r == 1:
         grouped = q.view(k.shape[0], shared, dim).unsqueeze(0)
-        out = F.scaled_dot_product_attention(grouped, k.unsqueeze(0), v.unsqueeze(0))
+        out = F.scaled_dot_product_attention(
+            grouped, k.unsqueeze(0), v.unsqueeze(0), scale=shape.scale
+        )
         return out.reshape(1, heads * dim)
     slots, at = torch.arange(k.shape[1], device=q.device), rows.index(q.device).unsqueeze(1)
     seen = slots <= at
-    if window is not None:
-        seen &= slots > at - window
+    if shape.window is not None:
+        seen &= slots > at - shape.window
     mask = seen.repeat(shared, 1)
     grouped = q.view(r, k.shape[0], shared, dim).permute(1, 2, 0, 3).reshape(-1, shared * r, dim)
-    out = F.scaled_dot_product_attention(grouped[None], k[None], v[None], attn_mask=mask)
+    out = F.scaled_dot_product_attention(
+        grouped[None], k[None], v[None], attn_mask=mask, scale=shape.scale
+    )
     return out.view(-1, shared, r, dim).permute(2, 0, 1, 3).reshape(r, heads * dim)
 
 
-def project(
-    x: Tensor, weights: LayerWeights, shape: BlockShape, cos: Tensor, sin: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Queries, then keys [R, H + kv_heads, D], turned by cos, sin [R, D]; values [R, kv_heads, D].
+def _normed(x: Tensor, weight: Tensor | None, shape: BlockShape) -> Tensor:
+    """x [R, d] after a norm that the layer may not have."""
+    return x if weight is None else rms_norm(x, weight, shape.eps)
 
-    x [R, d] fp32 is the layer's input, before its norm.
+
+def _norm_heads(x: Tensor, weight: Tensor, shape: BlockShape) -> Tensor:
+    """Queries and keys [R, H + kv_heads, D] after their norms, weight [H + kv_heads, D]."""
+    if shape.qk_norm == "head":
+        return rms_norm(x, weight, shape.eps)
+    sides = (shape.heads, shape.kv_heads)
+    whole = zip(x.split(sides, 1), weight.split(sides), strict=True)
+    return torch.cat(
+        [rms_norm(side.flatten(1), w.flatten(), shape.eps).view_as(side) for side, w in whole], 1
+    )
+
+
+def project(
+    x: Tensor, weights: LayerWeights, shape: BlockShape, ropes: Sequence[Rope]
+) -> tuple[Tensor, Tensor]:
+    """Queries, then keys [R, H + kv_heads, D], turned by RoPE; values [R, kv_heads, D].
+
+    x [R, d] fp32 is the layer's input, before its norm; `ropes` are the rows of the model's tables.
     """
-    qkv = weights.qkv(rms_norm(x, weights.attn_norm, shape.eps))
+    qkv = weights.qkv(_normed(x, weights.attn_norm, shape))
     if weights.qkv_bias is not None:
         qkv = qkv + weights.qkv_bias
     qkv = qkv.view(x.shape[0], shape.heads + 2 * shape.kv_heads, shape.head_dim)
     queries_keys, values = qkv[:, : -shape.kv_heads], qkv[:, -shape.kv_heads :]
     if weights.qk_norm is not None:
-        queries_keys = rms_norm(queries_keys, weights.qk_norm, shape.eps)
-    return rotate(queries_keys, cos, sin), values
+        queries_keys = _norm_heads(queries_keys, weights.qk_norm, shape)
+    if shape.rope is None:
+        return queries_keys, values
+    rope = ropes[shape.rope]
+    turned = rotate(queries_keys, rope.cos, rope.sin)
+    if rope.queries is not None:
+        turned[:, : shape.heads] *= rope.queries[:, None, None]
+    return turned, values
 
 
 def run_block(
@@ -201,17 +166,23 @@ def run_attention(
     slot: int,
 ) -> Tensor:
     """The attention half of a layer on x [R, d] fp32, with its K and V written -> [R, d]."""
-    turned, values = project(x, weights, shape, at.cos, at.sin)
+    turned, values = project(x, weights, shape, at.ropes)
     cache.write(slot, at.rows, turned[:, shape.heads :], values)
     k, v = cache.view(slot, at.rows, shape.window)
     q = turned[:, : shape.heads].contiguous()
-    return x + weights.out(attend(q, k, v, at.rows, shape.window))
+    return add_attended(x, attend(q, k, v, at.rows, shape), weights, shape)
+
+
+def add_attended(x: Tensor, attended: Tensor, weights: LayerWeights, shape: BlockShape) -> Tensor:
+    """x [R, d] plus what the heads gathered, attended [R, H * D], in fp32 -> [R, d]."""
+    return x + _normed(weights.out(attended), weights.attn_post_norm, shape)
 
 
 def run_feed_forward(x: Tensor, weights: LayerWeights, shape: BlockShape) -> Tensor:
     """The feed-forward half of a layer on x [R, d] fp32 -> [R, d]."""
-    gate, up = weights.gate_up(rms_norm(x, weights.ffn_norm, shape.eps)).chunk(2, dim=-1)
-    return x + weights.down(F.silu(gate) * up)
+    gate, up = weights.gate_up(_normed(x, weights.ffn_norm, shape)).chunk(2, dim=-1)
+    out = weights.down(ACTIVATIONS[shape.activation](gate) * up)
+    return x + _normed(out, weights.ffn_post_norm, shape)
 
 
 def write_keys_values(
@@ -224,9 +195,10 @@ def write_keys_values(
 ) -> None:
     """Write the K and V of cache layer `slot` that x [R, d] fp32 gives, and nothing else.
 
-    State propagation (CALM, arXiv 2207.07061): no attention, no feed-forward.
+    State propagation (CALM, arXiv 2207.07061): no attention, no feed-forward. Where the layer has
+    no norm before its attention (OLMo 2), x goes into the product as it is.
     """
-    turned, values = project(x, weights, shape, at.cos, at.sin)
+    turned, values = project(x, weights, shape, at.ropes)
     cache.write(slot, at.rows, turned[:, shape.heads :], values)
 
 

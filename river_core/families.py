@@ -1,136 +1,123 @@
-"""What transformers must tell: configuration, block options, RoPE tables, tokenizer, stop ids.
+"""What a configuration means to River: block options of every layer, RoPE tables, tensor names.
 
-With loading.py and peers.py the only files that import transformers, always inside functions, so
-importing this one stays cheap. Knows nothing of where a folder came from or of our engine.
+A family is a row of a table. With hub_folder.py, loading.py and peers.py the only files that import
+transformers, always inside functions, so importing this one stays cheap. Knows no files.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .block import BlockShape
-from .errors import ModelUnavailable, UnsupportedModel
+from .block import Rope
+from .errors import UnsupportedModel
+from .layer import BlockShape
+from .tensor_names import FOUR_NORMS, FUSED, TENSOR_NAMES, TensorNames
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig
 
 
 @dataclass(frozen=True)
 class Family:
-    """What the blocks of a `model_type` always have, and whether its window is for all layers."""
+    """What the blocks of a `model_type` always have.
 
+    `windowed`: its window is for all layers, where the layers have no types; `one_plus`: a norm
+    multiplies by 1 + its weight; `rotary`: whose RoPE module computes the tables.
+    """
+
+    names: TensorNames = TENSOR_NAMES
     qkv_bias: bool = False
-    qk_norm: bool = False
+    qk_norm: str | None = None
+    norms: str = "before"
     windowed: bool = False
+    one_plus: bool = False
+    scaled_embedding: bool = False
+    rotary: str = "Llama"
 
 
-_FAMILIES = {
+FAMILIES = {
     "llama": Family(),
     "mistral": Family(windowed=True),
+    "ministral3": Family(windowed=True),
+    "phi3": Family(FUSED, windowed=True, rotary="Phi3"),
     "qwen2": Family(qkv_bias=True),
-    "qwen3": Family(qk_norm=True),
+    "qwen3": Family(qk_norm="head"),
+    "gemma3_text": Family(
+        FOUR_NORMS,
+        qk_norm="head",
+        norms="both",
+        one_plus=True,
+        scaled_embedding=True,
+        rotary="Gemma3",
+    ),
+    "smollm3": Family(),
+    "olmo2": Family(qk_norm="all", norms="after"),
 }
-_ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # tables that do not depend on the length
+# vision-language models whose text model is one of these
+WRAPPERS = {"mistral3": ("ministral3", "mistral"), "gemma3": ("gemma3_text",)}
+ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
+_REFUSED = (
+    *("attention_bias", "mlp_bias", "use_bidirectional_attention"),
+    *("attn_logit_softcapping", "final_logit_softcapping"),
+)
 
 
 def supported() -> tuple[str, ...]:
-    """Names of the model families (`model_type`) that River runs."""
-    return tuple(_FAMILIES)
+    """Names of the model types that River runs; of `WRAPPERS`, the text model."""
+    return (*FAMILIES, *WRAPPERS)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence transformers' advice and progress bars inside the block, then restore both."""
-    from transformers.utils import logging
+def check_family(config: Mapping[str, Any]) -> None:
+    """Raise UnsupportedModel for a configuration, as JSON has it, of a type River does not run.
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelUnavailable(
-            f"the folder {path.parent} has no {path.name}; give a folder in Hugging Face layout."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ModelUnavailable(
-            f"{path} cannot be read ({type(error).__name__}); download the model again."
-        ) from error
-    if not isinstance(content, dict):
-        raise ModelUnavailable(f"{path} is not a JSON object; download the model again.")
-    return content
-
-
-def check_family(model_type: object, has_code: bool) -> None:
-    """Raise UnsupportedModel for a `model_type` that River does not run, or for remote code."""
-    if model_type not in _FAMILIES:
-        raise UnsupportedModel(
-            f"models of type {model_type!r} are not supported; choose one of type "
-            f"{', '.join(_FAMILIES)}."
-        )
-    if has_code:
-        raise UnsupportedModel(
-            "this model brings its own code (auto_map), which River never runs; choose a model "
-            "without it."
-        )
-
-
-def read_config(folder: Path) -> PretrainedConfig:
-    """Read `folder/config.json` of a supported family.
-
-    Raises ModelUnavailable (missing or damaged file) and UnsupportedModel (family, remote code).
+    A model's own code (auto_map) is never run: it must be of a type that transformers has.
     """
-    raw = _read_json(folder / "config.json")
-    check_family(raw.get("model_type"), bool(raw.get("auto_map")))
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig
-
-    try:
-        with _quiet():
-            config: PretrainedConfig = AutoConfig.from_pretrained(
-                str(folder), local_files_only=True, trust_remote_code=False
-            )
-    except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
-        raise ModelUnavailable(
-            f"{folder / 'config.json'} holds values that cannot be used ({_short(error)}); "
-            "download the model again."
-        ) from error
-    return config
+    found, text = config.get("model_type"), config.get("text_config")
+    inner = text.get("model_type") if isinstance(text, Mapping) else None
+    known = found in FAMILIES or (found in WRAPPERS and inner in (None, *WRAPPERS[found]))
+    if known:
+        return
+    kind = repr(found) if found not in WRAPPERS else f"{found!r} around {inner!r}"
+    own = " (its own code, auto_map, is never run)" if config.get("auto_map") else ""
+    raise UnsupportedModel(
+        f"models of type {kind} are not supported{own}; choose one of type "
+        f"{', '.join(FAMILIES)}, or the text model of a {' or '.join(WRAPPERS)}."
+    )
 
 
-def _short(error: BaseException) -> str:
-    """The first line of an error's text, at most 120 characters, without a final full stop."""
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:120].rstrip(".: ")
+def check_storage(quantised: Mapping[str, Any] | None) -> None:
+    """Raise UnsupportedModel where weights are stored other than in 16 bits or plain FP8."""
+    method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
+    if quantised is not None and method != "fp8":
+        raise UnsupportedModel(
+            f"this model's weights are already quantised (quantization_config, {method!r}); choose "
+            "the 16-bit version of it."
+        )
 
 
-def block_shape(config: PretrainedConfig) -> BlockShape:
-    """Sizes and options of the decoder blocks of a configuration.
+def family_of(config: PretrainedConfig) -> Family:
+    """The row of a text model's configuration; raises UnsupportedModel where there is none."""
+    check_family({"model_type": config.model_type})
+    return FAMILIES[config.model_type]
+
+
+def block_shapes(config: PretrainedConfig) -> tuple[BlockShape, ...]:
+    """Sizes and options of every decoder block of a text model's configuration.
 
     Raises UnsupportedModel that names the option which River's block does not have.
     """
-    check_family(config.model_type, bool(getattr(config, "auto_map", None)))
-    family = _FAMILIES[config.model_type]
+    family = family_of(config)
     _check_options(config, family)
     heads, kv_heads, head_dim = _heads(config)
-    return BlockShape(
+    scalar = getattr(config, "query_pre_attn_scalar", head_dim)
+    plain = BlockShape(
         hidden=config.hidden_size,
         heads=heads,
         kv_heads=kv_heads,
@@ -139,34 +126,77 @@ def block_shape(config: PretrainedConfig) -> BlockShape:
         eps=float(config.rms_norm_eps),
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
-        window=getattr(config, "sliding_window", None) if family.windowed else None,
+        scale=None if scalar == head_dim else scalar**-0.5,
+        activation=ACTIVATIONS[_activation(config)],
+        norms=family.norms,
     )
+    return tuple(
+        replace(plain, window=window, rope=rope)
+        for window, rope in zip(_windows(config, family), _rope_of_layers(config), strict=True)
+    )
+
+
+def _activation(config: PretrainedConfig) -> str:
+    name: str = getattr(config, "hidden_activation", None) or config.hidden_act
+    return name
+
+
+def _layer_types(config: PretrainedConfig) -> list[str]:
+    """The attention type of every layer; "full_attention" where the configuration has none."""
+    types = getattr(config, "layer_types", None)
+    return list(types) if types else ["full_attention"] * config.num_hidden_layers
+
+
+def _windows(config: PretrainedConfig, family: Family) -> list[int | None]:
+    window = getattr(config, "sliding_window", None)
+    if family.windowed:
+        return [window] * config.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in _layer_types(config)]
+
+
+def _rope_of_layers(config: PretrainedConfig) -> list[int | None]:
+    """Which table of `rope_tables` turns each layer's q and k."""
+    kinds = _rope_kinds(config)
+    turned = getattr(config, "no_rope_layers", None) or [1] * config.num_hidden_layers
+    each = zip(_layer_types(config), turned, strict=False)
+    return [(kinds.index(kind) if kind in kinds else 0) if has else None for kind, has in each]
+
+
+def _rope_kinds(config: PretrainedConfig) -> list[str | None]:
+    """The layer types that have RoPE parameters of their own, the full one first; or [None]."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kinds = [kind for kind in sorted(set(_layer_types(config))) if kind in parameters]
+    return list(kinds) or [None]
+
+
+def _rope_parameters(config: PretrainedConfig, kind: str | None) -> dict[str, Any]:
+    parameters: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
+    return parameters if kind is None else parameters[kind]
 
 
 def _check_options(config: PretrainedConfig, family: Family) -> None:
     """Raise UnsupportedModel for an option that River's block does not have."""
-    refused = ["attention_bias", "mlp_bias", "use_sliding_window"]
-    if not family.windowed:
-        refused.append("sliding_window")
-    for name in refused:
+    for name in _REFUSED:
         if getattr(config, name, None):
             raise UnsupportedModel(f"models with {name} are not supported; choose one without it.")
-    for kind in getattr(config, "layer_types", None) or ():
-        if kind != "full_attention":
-            raise UnsupportedModel(
-                f"layers of type {kind!r} (layer_types) are not supported; choose a model whose "
-                "layers are all of type 'full_attention'."
-            )
-    if getattr(config, "quantization_config", None) is not None:
+    types = set(_layer_types(config))
+    if getattr(config, "sliding_window", None) and config.model_type == "llama":
         raise UnsupportedModel(
-            "this model's weights are already quantised (quantization_config); choose the 16-bit "
-            "version of it."
+            "models of type 'llama' with sliding_window are not supported; choose one without it."
         )
-    if config.hidden_act != "silu":
+    for other in sorted(types - {"full_attention", "sliding_attention"}):
         raise UnsupportedModel(
-            f"the activation {config.hidden_act!r} is not supported; choose a model with silu."
+            f"layers of type {other!r} (layer_types) are not supported; choose a model whose "
+            "layers are all of type 'full_attention' or 'sliding_attention'."
         )
-    _rope_type(config)
+    check_storage(getattr(config, "quantization_config", None))
+    if _activation(config) not in ACTIVATIONS:
+        raise UnsupportedModel(
+            f"the activation {_activation(config)!r} is not supported; choose a model with "
+            f"{' or '.join(ACTIVATIONS)}."
+        )
+    for kind in _rope_kinds(config):
+        _check_rope(_rope_parameters(config, kind))
 
 
 def _heads(config: PretrainedConfig) -> tuple[int, int, int]:
@@ -181,101 +211,80 @@ def _heads(config: PretrainedConfig) -> tuple[int, int, int]:
     return heads, kv_heads, head_dim
 
 
-def _rope_type(config: PretrainedConfig) -> str:
-    parameters = getattr(config, "rope_parameters", None) or {}
+def _check_rope(parameters: Mapping[str, Any]) -> None:
     rope_type = str(parameters.get("rope_type", "default"))
     if rope_type not in _ROPE_TYPES:
         raise UnsupportedModel(
             f"RoPE scaling {rope_type!r} is not supported; choose a model with one of "
             f"{', '.join(_ROPE_TYPES)}."
         )
-    return rope_type
 
 
-def rope_tables(config: PretrainedConfig, capacity: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines for positions 0..capacity-1, each fp32 [capacity, head_dim].
+def positions(config: PretrainedConfig) -> tuple[int, int]:
+    """How many positions the model was made for, and how many have the same RoPE factors.
 
-    Computed by transformers' own rotary module, its scaling included; the second half of each row
-    repeats the first. Raises UnsupportedModel for scalings that change with the length.
+    They differ under longrope (Phi): a cache that holds more positions than the second number takes
+    the long factors for all of them, as a cache cannot switch in between (traps.md).
     """
-    _rope_type(config)
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    rotary = LlamaRotaryEmbedding(config)  # type: ignore[arg-type]
-    with torch.no_grad():
-        positions = torch.arange(capacity).unsqueeze(0)
-        cos, sin = rotary(torch.zeros(1, dtype=torch.float32), positions)
-    return cos[0].contiguous(), sin[0].contiguous()
+    longest = int(config.max_position_embeddings)
+    parameters = _rope_parameters(config, _rope_kinds(config)[0])
+    if parameters.get("rope_type") != "longrope":
+        return longest, longest
+    return longest, min(longest, int(parameters["original_max_position_embeddings"]))
 
 
-def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """Read the tokenizer of a folder in hub layout.
+def rotary_order(config: PretrainedConfig) -> list[int] | None:
+    """The order of a head's D rows in which a partial RoPE turns the first half with the second.
 
-    Raises ModelUnavailable (files missing or damaged) and UnsupportedModel (own code).
+    Phi turns the first r of D values, i with i + r / 2. With these rows moved to the front of both
+    halves, every block does the same; None where all D are turned.
     """
-    settings = folder / "tokenizer_config.json"
-    if settings.is_file() and _read_json(settings).get("auto_map"):
-        raise UnsupportedModel(
-            "this model's tokenizer brings its own code (auto_map), which River never runs; choose "
-            "a model without it."
-        )
-    from transformers import AutoTokenizer
-
-    try:
-        with _quiet():
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-                str(folder), local_files_only=True, trust_remote_code=False
-            )
-    except (OSError, ValueError, TypeError, KeyError, ImportError) as error:
-        raise ModelUnavailable(
-            f"the folder {folder} has no tokenizer that can be read ({_short(error)}); add its "
-            "tokenizer.json or download the model again."
-        ) from error
-    return tokenizer
+    head_dim = _heads(config)[2]
+    share = _rope_parameters(config, _rope_kinds(config)[0]).get("partial_rotary_factor", 1.0)
+    turned = int(head_dim * share)
+    if turned == head_dim:
+        return None
+    half, middle = turned // 2, (turned + head_dim) // 2
+    return [*range(half), *range(turned, middle), *range(half, turned), *range(middle, head_dim)]
 
 
-def eos_ids(
-    folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
-) -> tuple[int, ...]:
-    """Every token id that ends an answer, without repeats.
+def rope_tables(config: PretrainedConfig, capacity: int) -> tuple[Rope, ...]:
+    """The tables for positions 0..capacity-1 that the shapes name, [capacity, head_dim] each.
 
-    From generation_config.json, the configuration and the tokenizer, in this order; each may name
-    none, one or several.
+    Computed by transformers' own rotary modules, their scaling included. Values that a partial RoPE
+    does not turn have cosine 1 and sine 0, in `rotary_order`. Raises UnsupportedModel for scalings
+    that change with the length.
     """
-    sources: list[object] = []
-    generation = folder / "generation_config.json"
-    if generation.is_file():
-        sources.append(_read_json(generation).get("eos_token_id"))
-    sources += [getattr(config, "eos_token_id", None), getattr(tokenizer, "eos_token_id", None)]
-    found: dict[int, None] = {}
-    for source in sources:
-        for item in source if isinstance(source, list | tuple) else [source]:
-            if isinstance(item, int) and not isinstance(item, bool) and item >= 0:
-                found[item] = None
-    return tuple(found)
+    family, kinds = family_of(config), _rope_kinds(config)
+    for kind in kinds:
+        _check_rope(_rope_parameters(config, kind))
+    name = family.rotary
+    module = import_module(f"transformers.models.{name.lower()}.modeling_{name.lower()}")
+    rotary = getattr(module, f"{name}RotaryEmbedding")(config)
+    tables = []
+    for kind in kinds:
+        which = {} if kind is None else {"layer_type": kind}
+        with torch.no_grad():
+            at = torch.arange(capacity).unsqueeze(0)
+            cos, sin = rotary(torch.zeros(1, dtype=torch.float32), at, **which)
+        queries = _query_factors(_rope_parameters(config, kind), capacity)
+        width = _heads(config)[2]
+        tables.append(Rope(_widened(cos[0], 1.0, width), _widened(sin[0], 0.0, width), queries))
+    return tuple(tables)
 
 
-def gguf_config_and_tokenizer(path: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerBase]:
-    """Configuration and tokenizer of a GGUF file, as transformers reads them from its metadata.
+def _widened(table: Tensor, filler: float, head_dim: int) -> Tensor:
+    """[n, r] with `filler` behind each half, [n, head_dim]."""
+    rest = torch.full((table.shape[0], (head_dim - table.shape[1]) // 2), filler)
+    first, second = table.chunk(2, dim=-1)
+    return torch.cat([first, rest, second, rest], dim=-1).contiguous()
 
-    Without a quantisation marker: the weights become ordinary 16-bit ones. Raises UnsupportedModel
-    for metadata that transformers cannot turn into either.
-    """
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig, PreTrainedTokenizerFast
 
-    failures = (OSError, ValueError, TypeError, LookupError, ImportError, StrictDataclassError)
-
-    where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
-    try:
-        with _quiet():
-            config = AutoConfig.from_pretrained(str(path.parent), **where)
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(str(path.parent), **where)
-    except failures as error:
-        raise UnsupportedModel(
-            f"the GGUF file {path.name} describes a model or tokenizer that cannot be rebuilt "
-            f"({_short(error)}); choose the Hugging Face version of this model."
-        ) from error
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    return config, tokenizer
+def _query_factors(parameters: Mapping[str, Any], capacity: int) -> Tensor | None:
+    """Ministral 3: 1 + beta ln(1 + floor(position / trained length)); None where all are 1."""
+    beta = parameters.get("llama_4_scaling_beta")
+    if not beta:
+        return None
+    trained = parameters["original_max_position_embeddings"]
+    factors = 1 + beta * torch.log(1 + torch.floor(torch.arange(capacity) / trained))
+    return factors if capacity > trained else None

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from .cache_paths import cache_root
 from .errors import ModelUnavailable, UnsupportedModel
-from .families import gguf_config_and_tokenizer
 from .gguf_metadata import complete_config, complete_tokenizer
+from .hub_folder import gguf_config_and_tokenizer
 from .model_store import Progress, publish
 from .tensor_names import TENSOR_NAMES
 

@@ -96,8 +96,8 @@ def _set_llama3_rope(config: PretrainedConfig, factors: Sequence[float]) -> None
 
 def _frequencies(config: PretrainedConfig) -> torch.Tensor:
     """Angle per position of each rotated pair, fp32 [head_dim / 2]: what position 1 turns by."""
-    cos, sin = rope_tables(config, 2)
-    return torch.atan2(sin[1], cos[1])[: config.head_dim // 2]
+    (table,) = rope_tables(config, 2)
+    return torch.atan2(table.sin[1], table.cos[1])[: config.head_dim // 2]
 
 
 def complete_tokenizer(

@@ -101,7 +101,7 @@ def _check_contents(repo: str, info: ModelInfo) -> None:
         )
     config: dict[str, Any] = getattr(info, "config", None) or {}
     if "model_type" in config:
-        check_family(config["model_type"], bool(config.get("auto_map")))
+        check_family(config)
 
 
 def _download(repo: str, revision: str | None, info: ModelInfo, progress: Progress | None) -> Path:

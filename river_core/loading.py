@@ -7,38 +7,32 @@ configuration means families.py's; nothing here knows of policies.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .block import BlockShape, LayerWeights
 from .cache import SharedCache
 from .cache_paths import cache_root
 from .calibration_store import CalibrationFile
+from .checkpoint import PARTS, Checkpoint
 from .errors import KernelUnavailable, SettingsError
-from .families import (
-    block_shape,
-    eos_ids,
-    read_config,
-    read_tokenizer,
-    rope_tables,
-)
+from .families import block_shapes, family_of, positions, rope_tables, rotary_order
+from .hub_folder import eos_ids, read_config, read_tokenizer
 from .kernels.base import Linear, QuantMatrix
 from .kernels.choose import KernelPlan
 from .kernels.native import on_large_pages
 from .kernels.pages import together
+from .layer import LayerWeights
 from .model import ModelInfo, Progress, RiverModel
 from .plan import plan_kernels
 from .quantize import RiverFile, check_group, quantize_fused
 from .settings import LoadSettings
 from .sources import Source, resolve
-from .tensor_names import TENSOR_NAMES
 from .weights import Weights
 
-FUSED = {"qkv": ("q", "k", "v"), "out": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 DEFAULT_CAPACITY = 4096
 # (hidden, layers, vocabulary) -> default threshold; others take the paper's 0.5 for Llama models.
 # SmolLM2-135M: docs/thresholds.md
@@ -70,12 +64,13 @@ class _Loader:
     def __init__(self, source: Source, settings: LoadSettings, progress: Progress) -> None:
         self.source, self.settings, self.progress = source, settings, progress
         self.config = read_config(source.folder)
-        shape = block_shape(self.config)
-        self.layers: int = self.config.num_hidden_layers
+        self.family, shapes = family_of(self.config), block_shapes(self.config)
+        self.layers = len(shapes)
         self.vocab: int = self.config.vocab_size
-        self.tied: bool = bool(self.config.tie_word_embeddings)
+        self.notes: list[str] = []
         self.capacity = self._capacity()
-        self.shape: BlockShape = shape.within(self.capacity)
+        self.shapes = tuple(shape.within(self.capacity) for shape in shapes)
+        self.shape = self.shapes[0]
         if settings.entry_layer > self.layers:
             raise SettingsError(
                 f"entry_layer is {settings.entry_layer}, but the model has {self.layers} layers."
@@ -83,48 +78,63 @@ class _Loader:
         for name, (_, columns) in self.shape.matrices.items():
             check_group(settings.river, name, columns)
         self.device = _device(settings.device)
+        tables = rope_tables(self.config, self.capacity)
+        self.ropes = tuple(table.to(self.device) for table in tables)
         self.rivers = cache_root() / "rivers"
-        self.weights = Weights(source.folder)
-        self.notes: list[str] = []
-        if self.shape.options:
-            has = " and ".join(self.shape.options)
+        order = rotary_order(self.config)
+        weights = Weights(source.folder)
+        self.checkpoint = Checkpoint(weights, self.family, self.shape, self.vocab, order)
+        self._note_options()
+
+    def _note_options(self) -> None:
+        """Say what runs slower, and what of the model is not used."""
+        options = dict.fromkeys(option for shape in self.shapes for option in shape.options)
+        if any(rope.queries is not None for rope in self.ropes):
+            options["queries scaled by position"] = None
+        if options:
+            has = " and ".join(options)
             self.notes.append(f"no fused step for {has}: layers run operation by operation.")
+        if getattr(self.config, "auto_map", None):
+            kind = self.config.model_type
+            self.notes.append(f"the model's own code is not run: {kind} is known without it.")
 
     def model(self) -> RiverModel:
-        """Read everything and put it together."""
+        """Read everything and put it together, layer by layer."""
         self.progress("choosing kernels", None)
         sizes = (self.shape, self.layers, self.vocab)
         store = cache_root() / "kernels.json"
         plan = plan_kernels(*sizes, self.device, self.settings, store=store)
         self.plan: KernelPlan = plan
         tokenizer = self._tokenizer()
-        embedding = self._tensor(TENSOR_NAMES.embed, (self.vocab, self.shape.hidden))
-        (embedding,) = together([embedding.to(plan.dtype)])
-        head_weight = embedding
-        if not self.tied:
-            size = (self.vocab, self.shape.hidden)
-            (head_weight,) = together([self._tensor(TENSOR_NAMES.head, size).to(plan.dtype)])
-        backbone = self._backbone()
-        river = self._river(backbone)
-        shape = self.shape
-        cos, sin = rope_tables(self.config, self.capacity)
-        heads = (shape.kv_heads, shape.head_dim)
+        embedding = self._dense(self.checkpoint.embedding())
+        own_head = self.checkpoint.head(bool(self.config.tie_word_embeddings))
+        head = plan.make_dense(embedding if own_head is None else self._dense(own_head))
+        backbone, river = self._banks()
+        final_norm = self.checkpoint.final_norm().to(self.device)
+        self.checkpoint.refuse_unread()
+        heads = (self.shape.kv_heads, self.shape.head_dim)
         model = RiverModel(
             info=self._info(),
-            shape=shape,
+            shapes=self.shapes,
             embedding=embedding,
             backbone=backbone,
             river=river,
-            final_norm=self._tensor(TENSOR_NAMES.final_norm, (shape.hidden,)).float(),
-            head=plan.make_dense(head_weight),
-            rope=(cos.to(self.device), sin.to(self.device)),
+            final_norm=final_norm,
+            head=head,
+            ropes=self.ropes,
             cache=SharedCache(self.layers, self.capacity, heads, plan.dtype, self.device),
             tokenizer=tokenizer,
             eos_ids=eos_ids(self.source.folder, self.config, tokenizer),
-            build_twin=lambda layer: self._twin(layer, backbone),
+            build_twin=self._twin,
+            embedding_scale=self.shape.hidden**0.5 if self.family.scaled_embedding else 1.0,
         )
         self.progress("ready", 1.0)
         return model
+
+    def _dense(self, weight: Tensor) -> Tensor:
+        """A large matrix on the device, in the dense dtype, on large pages."""
+        (moved,) = together([weight.to(self.device).to(self.plan.dtype)])
+        return moved
 
     def _tokenizer(self) -> Any:
         if any((self.source.folder / name).is_file() for name in TOKENIZER_FILES):
@@ -148,114 +158,86 @@ class _Loader:
         )
 
     def _capacity(self) -> int:
-        longest = int(self.config.max_position_embeddings)
+        """Tokens of the cache; by default no more than one set of RoPE factors serves."""
+        longest, alike = positions(self.config)
         wanted = self.settings.capacity
         if wanted is not None and wanted > longest:
             raise SettingsError(
                 f"capacity is {wanted}, but the model's positions end at {longest}; use at most "
                 f"{longest}."
             )
-        return min(DEFAULT_CAPACITY, longest) if wanted is None else wanted
-
-    def _tensor(self, name: str, size: tuple[int, ...]) -> Tensor:
-        return self.weights.get(name, size).to(self.device)
-
-    def _small(self, layer: int) -> tuple[dict[str, Tensor], set[str]]:
-        """Norms and biases of 1-based `layer` by LayerWeights' names; the stored names."""
-        shape, used = self.shape, set[str]()
-
-        def read(pattern: str, size: int) -> Tensor:
-            name = pattern.format(layer=layer - 1)
-            used.add(name)
-            return self._tensor(name, (size,)).float()
-
-        names, heads = TENSOR_NAMES, (shape.heads, shape.kv_heads)
-        small = {
-            "attn_norm": read(names.attn_norm, shape.hidden),
-            "ffn_norm": read(names.ffn_norm, shape.hidden),
-        }
-        if shape.qkv_bias:
-            rows = [n * shape.head_dim for n in (*heads, shape.kv_heads)]
-            patterns = (names.q_bias, names.k_bias, names.v_bias)
-            small["qkv_bias"] = torch.cat([read(*x) for x in zip(patterns, rows, strict=True)])
-        if shape.qk_norm:
-            norms = [read(pattern, shape.head_dim) for pattern in (names.q_norm, names.k_norm)]
-            each = [norm.expand(n, -1) for norm, n in zip(norms, heads, strict=True)]
-            small["qk_norm"] = torch.cat(each)
-        return small, used
-
-    def _parts(self, layer: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """The matrices of 1-based `layer` as stored, grouped as they are fused."""
-        shape = self.shape
-        wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        rows = {"q": wide, "k": narrow, "v": narrow, "gate": shape.ffn, "up": shape.ffn}
-        rows |= {"o": shape.hidden, "down": shape.hidden}
-        for fused, names in FUSED.items():
-            columns = shape.matrices[fused][1]
-            patterns = {n: getattr(TENSOR_NAMES, n).format(layer=layer - 1) for n in names}
-            yield (
-                fused,
-                {p: self._tensor(p, (rows[n], columns)) for n, p in patterns.items()},
+        if wanted is not None and wanted > alike:
+            self.notes.append(
+                f"RoPE's long factors at all positions, since capacity {wanted} is above {alike}."
             )
+        return min(DEFAULT_CAPACITY, alike) if wanted is None else wanted
 
-    def _backbone(self) -> list[LayerWeights]:
-        layers, expected = [], {TENSOR_NAMES.embed, TENSOR_NAMES.final_norm, TENSOR_NAMES.head}
-        digest = hashlib.sha256()
+    def _banks(self) -> tuple[list[LayerWeights], list[LayerWeights | None]]:
+        """Backbone and river; the layers' weights are read once, one layer at a time."""
+        entry, digest = self.settings.entry_layer, hashlib.sha256()
+        backbone: list[LayerWeights] = []
+        river: list[LayerWeights | None] = []
         for layer in range(1, self.layers + 1):
-            self.progress(f"reading backbone layer {layer} of {self.layers}", layer / self.layers)
-            linears: dict[str, Linear] = {}
-            for fused, parts in self._parts(layer):
-                expected |= set(parts)
-                joined = torch.cat(list(parts.values()))
-                digest.update(joined.cpu().contiguous().view(torch.uint8).numpy().data)
-                linears[fused] = self.plan.make_dense(joined)
-            on_large_pages(list(linears.values()))
-            small, names = self._small(layer)
-            expected |= names
-            layers.append(LayerWeights.of(linears, small))
-        self.weights.refuse_unexpected(expected)
+            self.progress(f"reading layer {layer} of {self.layers}", (layer - 1) / self.layers)
+            stored = {fused: self.checkpoint.matrices(layer, fused) for fused in PARTS}
+            joined = {fused: torch.cat(list(parts.values())) for fused, parts in stored.items()}
+            for matrix in joined.values():
+                digest.update(_bytes(matrix))
+            own = self._layer(layer, joined)
+            backbone.append(own)
+            river.append(self._coded(layer, own, stored, joined) if layer >= entry else None)
         self.fingerprint = digest.hexdigest()
-        return layers
+        return backbone, river
 
-    def _river(self, backbone: list[LayerWeights]) -> list[LayerWeights | None]:
-        entry = self.settings.entry_layer
-        below: list[LayerWeights | None] = [None] * (entry - 1)
-        if self.settings.river.bits == 16:
-            return below + list(backbone[entry - 1 :])
-        matrices = self._matrices(range(entry, self.layers + 1), f"from{entry}")
-        river = [self._coded(n, matrices, backbone) for n in range(entry, self.layers + 1)]
-        return below + river
-
-    def _twin(self, layer: int, backbone: list[LayerWeights]) -> LayerWeights:
-        if self.settings.river.bits == 16:
-            return backbone[layer - 1]
-        return self._coded(layer, self._matrices([layer], f"layer{layer}"), backbone)
-
-    def _coded(
-        self, layer: int, matrices: Mapping[str, QuantMatrix], backbone: list[LayerWeights]
-    ) -> LayerWeights:
-        """A river layer: its own linears, the backbone's norms and biases (HQQ changes none)."""
-        linears = {
-            fused: self.plan.make_int4(_to(matrices[f"{layer}.{fused}"], self.device))
-            for fused in FUSED
+    def _layer(self, layer: int, joined: Mapping[str, Tensor]) -> LayerWeights:
+        """A backbone layer from its fused matrices as stored."""
+        linears: dict[str, Linear] = {
+            fused: self.plan.make_dense(matrix.to(self.device)) for fused, matrix in joined.items()
         }
         on_large_pages(list(linears.values()))
-        return backbone[layer - 1].with_linears(linears)
+        small = {name: t.to(self.device) for name, t in self.checkpoint.small(layer).items()}
+        return LayerWeights.of(linears, small)
 
-    def _matrices(self, layers: Any, label: str) -> dict[str, QuantMatrix]:
-        """Codes of the given layers: from the river's file, or quantised now and saved."""
+    def _coded(
+        self,
+        layer: int,
+        own: LayerWeights,
+        stored: Mapping[str, Mapping[str, Tensor]],
+        joined: Mapping[str, Tensor],
+    ) -> LayerWeights:
+        """The twin of a layer: its own linears, the norms and biases of `own` (HQQ changes none).
+
+        Its codes lie in a file per layer, named by the layer's weights; without one they are made.
+        """
         spec = self.settings.river
-        path = self.rivers / f"{self.fingerprint[:20]}-{spec.label}-{label}.safetensors"
-        file = RiverFile(path, self.fingerprint, spec)
+        if spec.bits == 16:
+            return own
+        digest = hashlib.sha256()
+        for matrix in joined.values():
+            digest.update(_bytes(matrix))
+        name = f"{digest.hexdigest()[:20]}-{spec.label}.safetensors"
+        file = RiverFile(self.rivers / name, digest.hexdigest(), spec)
         if file.exists():
-            return file.load()
-        matrices: dict[str, QuantMatrix] = {}
-        for n, layer in enumerate(layers, start=1):
-            self.progress(f"building the river: layer {layer} of {self.layers}", n / len(layers))
-            for fused, parts in self._parts(layer):
-                matrices[f"{layer}.{fused}"] = quantize_fused(parts, spec)
-        file.save(matrices)
-        return matrices
+            matrices = file.load()
+        else:
+            text = f"building the river: layer {layer} of {self.layers}"
+            self.progress(text, (layer - 1) / self.layers)
+            matrices = {fused: quantize_fused(parts, spec) for fused, parts in stored.items()}
+            file.save(matrices)
+        linears = {f: self.plan.make_int4(_to(matrices[f], self.device)) for f in PARTS}
+        on_large_pages(list(linears.values()))
+        return own.with_linears(linears)
+
+    def _twin(self, layer: int, own: LayerWeights) -> LayerWeights:
+        """The twin of 1-based `layer`, read again."""
+        stored = {fused: self.checkpoint.matrices(layer, fused) for fused in PARTS}
+        joined = {fused: torch.cat(list(parts.values())) for fused, parts in stored.items()}
+        return self._coded(layer, own, stored, joined)
+
+
+def _bytes(matrix: Tensor) -> memoryview:
+    """The matrix's bytes, without a copy where it is contiguous."""
+    return matrix.contiguous().view(torch.uint8).numpy().data
 
 
 def _to(matrix: QuantMatrix, device: torch.device) -> QuantMatrix:

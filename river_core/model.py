@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .block import BlockShape, LayerWeights
+from .block import Rope
 from .cache import SharedCache
 from .calibration_store import CalibrationFile
 from .errors import SettingsError
 from .kernels.base import Linear
+from .layer import BlockShape, LayerWeights
 from .settings import QuantSpec
 
 Progress = Callable[[str, float | None], None]
@@ -44,22 +45,24 @@ class ModelInfo:
 class RiverModel:
     """The backbone, its river and one cache. Made by `river_core.load`; used by one run at a time.
 
-    embedding [V, d] in the dense dtype; final_norm fp32 [d]; rope (cos, sin) fp32 [capacity, D];
-    `river[l - 1]` is None below the entry layer until `ensure_full_river` builds it.
+    `shapes` has one per layer, alike in size; embedding [V, d] in the dense dtype, its rows times
+    `embedding_scale` (Gemma); final_norm fp32 [d]; `ropes` are the tables [capacity, D] that the
+    shapes name; `river[l - 1]` is None below the entry layer until `ensure_full_river` builds it.
     """
 
     info: ModelInfo
-    shape: BlockShape
+    shapes: tuple[BlockShape, ...]
     embedding: Tensor
     backbone: list[LayerWeights]
     river: list[LayerWeights | None]
     final_norm: Tensor
     head: Linear
-    rope: tuple[Tensor, Tensor]
+    ropes: tuple[Rope, ...]
     cache: SharedCache
     tokenizer: Any
     eos_ids: tuple[int, ...]
-    build_twin: Callable[[int], LayerWeights]
+    build_twin: Callable[[int, LayerWeights], LayerWeights]
+    embedding_scale: float = 1.0
     run: int = field(default=0, compare=False)  # which run the cache belongs to
     texts: dict[int, str] = field(default_factory=dict, compare=False)
 
@@ -67,6 +70,16 @@ class RiverModel:
     def num_layers(self) -> int:
         """L, the number of backbone layers."""
         return len(self.backbone)
+
+    @property
+    def shape(self) -> BlockShape:
+        """The first layer's shape: its sizes are every layer's, its options may not be."""
+        return self.shapes[0]
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """The rows of token ids [R] int64 as they enter the first layer, fp32 [R, d]."""
+        rows = self.embedding[ids].float()
+        return rows if self.embedding_scale == 1.0 else rows * self.embedding_scale
 
     @property
     def vocab(self) -> int:
@@ -108,7 +121,7 @@ class RiverModel:
         """The river's 1-based `layer`; built on first use below the entry layer."""
         weights = self.river[layer - 1]
         if weights is None:
-            weights = self.river[layer - 1] = self.build_twin(layer)
+            weights = self.river[layer - 1] = self.build_twin(layer, self.backbone[layer - 1])
         return weights
 
     def ensure_full_river(self, progress: Progress | None = None) -> None:
@@ -129,7 +142,7 @@ class RiverModel:
 
     def memory(self) -> dict[str, int]:
         """Bytes of unique storages by part; storage shared between parts counts once, first."""
-        rope = list(self.rope)
+        rope = [t for table in self.ropes for t in table.tensors]
         river = [w for w in self.river if w is not None]
         parts: list[tuple[str, Iterable[Tensor]]] = [
             ("embedding", [self.embedding]),
@@ -149,7 +162,7 @@ def _linear_tensors(layers: list[LayerWeights]) -> list[Tensor]:
 
 
 def _norm_tensors(layers: list[LayerWeights]) -> list[Tensor]:
-    return [t for w in layers for t in w.small]
+    return [t for w in layers for t in w.small.values()]
 
 
 def _fresh_bytes(tensor: Tensor, seen: set[int]) -> int:

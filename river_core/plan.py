@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from .block import BlockShape
 from .kernels.choose import Chooser, KernelPlan
+from .layer import BlockShape
 from .settings import LoadSettings
 
 

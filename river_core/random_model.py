@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .block import BlockShape, LayerWeights
+from .block import Rope
 from .cache import SharedCache
 from .errors import SettingsError
 from .kernels.base import QuantMatrix
 from .kernels.choose import KernelPlan
+from .layer import BlockShape, LayerWeights
 from .model import ModelInfo, RiverModel
 from .plan import plan_kernels
 from .quantize import check_group
@@ -89,18 +90,19 @@ def random_model(
     return _Maker(spec, settings, plan, device, seed).model(capacity)
 
 
-def plain_rope(
-    theta: float, head_dim: int, capacity: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def plain_rope(theta: float, head_dim: int, capacity: int, device: torch.device) -> Rope:
     """Cosines and sines fp32 [capacity, head_dim] of unscaled RoPE with base `theta`."""
     frequency = theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
     angle = torch.outer(torch.arange(capacity, device=device).float(), frequency)
     both = torch.cat([angle, angle], dim=-1)
-    return both.cos(), both.sin()
+    return Rope(both.cos(), both.sin())
 
 
 class _Maker:
-    """Draws one model: weights ~ N(0, 1 / sqrt(K)), norms U(0.5, 1.5), codes 0..15."""
+    """Draws one model: weights ~ N(0, 1 / sqrt(K)), norms U(0.5, 1.5), biases N(0, 0.5).
+
+    Codes are whole numbers 0..15, equally likely.
+    """
 
     def __init__(
         self,
@@ -123,21 +125,21 @@ class _Maker:
         backbone = [self._layer() for _ in range(spec.layers)]
         first = self.settings.entry_layer
         river: list[LayerWeights | None] = [None] * (first - 1)
-        river += [self._twin(layer, backbone) for layer in range(first, spec.layers + 1)]
+        river += [self._twin(n, backbone[n - 1]) for n in range(first, spec.layers + 1)]
         heads = (shape.kv_heads, shape.head_dim)
         return RiverModel(
             info=self._info(),
-            shape=shape,
+            shapes=(shape,) * spec.layers,
             embedding=embedding,
             backbone=backbone,
             river=river,
-            final_norm=self._norm(),
+            final_norm=self._norm((shape.hidden,)),
             head=head,
-            rope=plain_rope(spec.rope_theta, shape.head_dim, capacity, self.device),
+            ropes=(plain_rope(spec.rope_theta, shape.head_dim, capacity, self.device),),
             cache=SharedCache(spec.layers, capacity, heads, self.plan.dtype, self.device),
             tokenizer=None,
             eos_ids=(),
-            build_twin=lambda layer: self._twin(layer, backbone),
+            build_twin=self._twin,
         )
 
     def _info(self) -> ModelInfo:
@@ -160,32 +162,22 @@ class _Maker:
         weight = torch.randn(size, generator=self.random, device=self.device, dtype=self.plan.dtype)
         return weight.mul_(size[1] ** -0.5)
 
-    def _norm(self) -> Tensor:
-        size = (self.spec.block.hidden,)
+    def _norm(self, size: tuple[int, ...]) -> Tensor:
         return torch.rand(size, generator=self.random, device=self.device) + 0.5
 
     def _layer(self) -> LayerWeights:
         sizes = self.spec.block.matrices
         linears = {name: self.plan.make_dense(self._weight(size)) for name, size in sizes.items()}
-        norms = {"attn_norm": self._norm(), "ffn_norm": self._norm()}
-        return LayerWeights.of(linears, norms | self._options())
+        small = {name: self._vector(name, size) for name, size in self.spec.block.vectors.items()}
+        return LayerWeights.of(linears, small)
 
-    def _options(self) -> dict[str, Tensor]:
-        """What the shape's options need, with biases ~ N(0, 0.5)."""
-        block, options = self.spec.block, dict[str, Tensor]()
-        if block.qkv_bias:
-            rows = block.matrices["qkv"][0]
-            bias = torch.randn(rows, generator=self.random, device=self.device)
-            options["qkv_bias"] = 0.5 * bias
-        if block.qk_norm:
-            size = (block.heads + block.kv_heads, block.head_dim)
-            norms = torch.rand(size, generator=self.random, device=self.device)
-            options["qk_norm"] = norms + 0.5
-        return options
+    def _vector(self, name: str, size: tuple[int, ...]) -> Tensor:
+        if name == "qkv_bias":
+            return 0.5 * torch.randn(size, generator=self.random, device=self.device)
+        return self._norm(size)
 
-    def _twin(self, layer: int, backbone: list[LayerWeights]) -> LayerWeights:
-        """The river's 1-based `layer`: random codes, or the backbone's own layer in 16 bits."""
-        own = backbone[layer - 1]
+    def _twin(self, layer: int, own: LayerWeights) -> LayerWeights:
+        """The river's 1-based `layer`: random codes, or the backbone's `own` layer in 16 bits."""
         if self.settings.river.bits == 16:
             return own
         random = self._generator(layer)

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from .bandwidth import ReadBytes
-from .block import BlockShape, LayerWeights, project, rms_norm, run_feed_forward
+from .block import add_attended, project, rms_norm, run_feed_forward
 from .decode import teacher_forced
 from .errors import RecordError, SettingsError
 from .kv_error import HELD
+from .layer import BlockShape, LayerWeights
 from .model import RiverModel
 from .records import RunRecord
 
@@ -150,7 +151,7 @@ def exit_states(model: RiverModel, run: RunRecord, passes: range) -> Tensor:
     fed = torch.tensor([run.tokens[i - 1].token_id for i in passes], device=model.device)
     at = torch.tensor([before + i for i in passes], device=model.device)
     held = _held(run, before + passes[-1], model.device)
-    x = model.embedding[fed].float()
+    x = model.embed(fed)
     tails = x[:0]  # rows that left already, a group of `count` per exit layer
     for layer in range(1, model.num_layers + 1):
         both = (model.cache.k, model.cache.v)
@@ -159,8 +160,8 @@ def exit_states(model: RiverModel, run: RunRecord, passes: range) -> Tensor:
         if layer >= entry:
             tails = torch.cat([tails, x])
             places = at.repeat(len(tails) // count)
-            tails = _layer(tails, model.twin(layer), model, places, recorded)
-        x = _layer(x, model.backbone[layer - 1], model, at, recorded)
+            tails = _layer(tails, model.twin(layer), model, (layer, places), recorded)
+        x = _layer(x, model.backbone[layer - 1], model, (layer, at), recorded)
     return torch.cat([tails, x]).view(-1, count, x.shape[1])
 
 
@@ -182,15 +183,23 @@ def _held(run: RunRecord, slots: int, device: torch.device) -> Tensor:
 
 
 def _layer(
-    x: Tensor, weights: LayerWeights, model: RiverModel, at: Tensor, recorded: Recorded
+    x: Tensor,
+    weights: LayerWeights,
+    model: RiverModel,
+    where: tuple[int, Tensor],
+    recorded: Recorded,
 ) -> Tensor:
-    """block.run_block for rows x [n, d] at positions [n] that see no other of them, nor write."""
-    shape, rope = model.shape, [table[at] for table in model.rope]
-    turned, values = project(x, weights, shape, *rope)
+    """block.run_block for rows x [n, d] that see no other of them, nor write.
+
+    `where` is the layer and the rows' positions [n].
+    """
+    layer, at = where
+    shape = model.shapes[layer - 1]
+    turned, values = project(x, weights, shape, [rope.at(at) for rope in model.ropes])
     own = torch.cat([turned[:, shape.heads :], values], dim=1)
     own = own.to(recorded.dtype).float()
-    x = x + weights.out(attend_apart(turned[:, : shape.heads], own, recorded, at, shape))
-    return run_feed_forward(x, weights, shape)
+    attended = attend_apart(turned[:, : shape.heads], own, recorded, at, shape)
+    return run_feed_forward(add_attended(x, attended, weights, shape), weights, shape)
 
 
 def attend_apart(
@@ -203,7 +212,8 @@ def attend_apart(
     """
     n, shared = len(q), shape.heads // shape.kv_heads
     k, v = (side.unsqueeze(2) for side in own.chunk(2, dim=1))  # [n, kv_heads, 1, D]
-    q = q.reshape(n, shape.kv_heads, shared, shape.head_dim) * shape.head_dim**-0.5
+    scale = shape.head_dim**-0.5 if shape.scale is None else shape.scale
+    q = q.reshape(n, shape.kv_heads, shared, shape.head_dim) * scale
     slots = torch.arange(recorded.k.shape[1], device=q.device)
     seen = (slots < at.unsqueeze(1)) & recorded.held
     if shape.window is not None:

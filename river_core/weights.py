@@ -1,11 +1,13 @@
 """The tensors of a folder in hub layout, read one by one from its safetensors shards.
 
 Every tensor is checked against the size that the configuration asks for; what is missing or left
-over is an error. Knows nothing of what the tensors are for.
+over is an error. FP8 weights come out multiplied by their scales. Knows nothing of what the tensors
+are for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from typing import Any
 from torch import Tensor
 
 from .errors import ModelUnavailable
+
+SCALE = "_scale_inv"  # behind the name of an FP8 matrix
 
 
 @dataclass
@@ -46,15 +50,49 @@ class Weights:
                 f"{name} in {self.folder} is {tensor.dtype} {list(tensor.shape)}, but the "
                 f"configuration asks for {list(shape)}; the folder mixes two models."
             )
-        return tensor
+        return self._scaled(name, tensor) if tensor.dtype.itemsize == 1 else tensor
+
+    def _scaled(self, name: str, tensor: Tensor) -> Tensor:
+        """An FP8 matrix [N, K] in bf16, times its scale: one number or a grid of equal blocks.
+
+        The layout of transformers' fine-grained FP8 (Ministral 3, DeepSeek).
+        """
+        scale_name = name + SCALE
+        if scale_name not in self._files:
+            raise ModelUnavailable(
+                f"{name} in {self.folder} is stored as {tensor.dtype}, but its scale {scale_name} "
+                "is missing; download the model again."
+            )
+        scale: Tensor = self._files[scale_name].get_tensor(scale_name).float()
+        scale = scale.reshape(1, 1) if scale.numel() == 1 else scale
+        if scale.dim() != 2 or any(n % s for n, s in zip(tensor.shape, scale.shape, strict=True)):
+            raise ModelUnavailable(
+                f"{scale_name} in {self.folder} has the shape {list(scale.shape)}, which does not "
+                f"divide that of its matrix, {list(tensor.shape)}; download the model again."
+            )
+        blocks = [n // s for n, s in zip(tensor.shape, scale.shape, strict=True)]
+        full = scale.repeat_interleave(blocks[0], 0).repeat_interleave(blocks[1], 1)
+        whole: Tensor = tensor.float() * full
+        return whole.bfloat16()
+
+    def names(self) -> Collection[str]:
+        """The names of all tensors that are stored."""
+        return self._files.keys()
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    def refuse_unexpected(self, expected: set[str]) -> None:
-        """Raise ModelUnavailable for tensors that no part of the model uses."""
-        extra = sorted(set(self._files) - expected)
-        extra = [name for name in extra if not name.endswith("rotary_emb.inv_freq")]
+    def refuse_unexpected(self, expected: set[str], beside: tuple[str, ...] = ()) -> None:
+        """Raise ModelUnavailable for tensors that no part of the model uses.
+
+        Scales of expected ones, buffers of old checkpoints and names that begin with one of
+        `beside` are none.
+        """
+        scales = {name + SCALE for name in expected}
+        scales |= {name.removesuffix("weight") + "activation_scale" for name in expected}
+        extra = sorted(set(self._files) - expected - scales)
+        extra = [n for n in extra if not n.endswith("rotary_emb.inv_freq")]
+        extra = [n for n in extra if not n.startswith(beside)] if beside else extra
         if extra:
             raise ModelUnavailable(
                 f"the weights in {self.folder} hold {len(extra)} tensors that this model type does "

@@ -44,16 +44,14 @@ class EagerExecution:
         """Embed the rows' token ids: the residual stream becomes fp32 [R, d]."""
         model = self._model
         ids = torch.tensor(rows.token_ids, dtype=torch.int64, device=model.device)
-        self._x = model.embedding[ids].float()
+        self._x = model.embed(ids)
         self._pairs = []
         self._host = []
         self._stand(rows)
 
     def _stand(self, rows: Rows) -> None:
         """The rows of what follows, and where they stand."""
-        index = rows.index(self._model.device)
-        cos, sin = self._model.rope
-        self._at = BlockRows(rows, cos[index], sin[index])
+        self._at = BlockRows.of(rows, self._model.ropes)
 
     def _slot(self, layer: int) -> int:
         return 1 if self._scratch else layer
@@ -61,7 +59,8 @@ class EagerExecution:
     def _run(self, layer: int, *, backbone: bool) -> Tensor:
         model = self._model
         weights = model.backbone[layer - 1] if backbone else model.twin(layer)
-        return run_block(self._x, weights, model.shape, self._at, self._cache, self._slot(layer))
+        shape, slot = model.shapes[layer - 1], self._slot(layer)
+        return run_block(self._x, weights, shape, self._at, self._cache, slot)
 
     def backbone(self, first: int, last: int) -> None:
         """Run backbone layers first..last on the rows, in place, and note their similarities."""
@@ -78,12 +77,12 @@ class EagerExecution:
     def half(self, layer: int, which: str) -> Sequence[float]:
         """Run "attention" or "feed_forward" of a backbone layer; the rows' similarities over it."""
         model, before = self._model, self._x
-        weights = model.backbone[layer - 1]
+        weights, shape = model.backbone[layer - 1], model.shapes[layer - 1]
         if which == "attention":
             slot = self._slot(layer)
-            self._x = run_attention(before, weights, model.shape, self._at, self._cache, slot)
+            self._x = run_attention(before, weights, shape, self._at, self._cache, slot)
         else:
-            self._x = run_feed_forward(before, weights, model.shape)
+            self._x = run_feed_forward(before, weights, shape)
         values: list[float] = similarity(before, self._x).tolist()
         check_finite(values, layer)
         return values
@@ -118,7 +117,8 @@ class EagerExecution:
         model = self._model
         for layer in range(first, last + 1):
             weights, slot = model.backbone[layer - 1], self._slot(layer)
-            write_keys_values(state, weights, model.shape, self._at, self._cache, slot)
+            shape = model.shapes[layer - 1]
+            write_keys_values(state, weights, shape, self._at, self._cache, slot)
 
     def join(self, rows: Rows, states: Tensor) -> None:
         """Take further rows [n, d] fp32 into the pass, before its own, in order of position."""

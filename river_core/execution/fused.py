@@ -11,9 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..block import BlockShape, LayerWeights, similarity
+from ..block import similarity
 from ..cache import Rows
+from ..errors import KernelUnavailable
 from ..kernels.native import NativeDense, NativeInt4
+from ..layer import BlockShape, LayerWeights
 from ..model import RiverModel
 from ..sampling import ALTERNATIVES, Choice, checked
 from .eager import EagerExecution, check_finite
@@ -28,7 +30,8 @@ def can_fuse(model: RiverModel) -> bool:
     linears = [model.head, *(linear for w in layers for linear in w.linears.values())]
     sizes = (shape.hidden, shape.ffn, shape.head_dim)
     native = all(isinstance(linear, NativeDense | NativeInt4) for linear in linears)
-    return native and not shape.options and not any(size % 8 for size in sizes)
+    plain = not any(own.options for own in model.shapes) and model.ropes[0].queries is None
+    return native and plain and not any(size % 8 for size in sizes)
 
 
 class FusedExecution(EagerExecution):
@@ -38,7 +41,7 @@ class FusedExecution(EagerExecution):
 
     def __init__(self, model: RiverModel) -> None:
         super().__init__(model)
-        self._step = NativeStep(*model.rope)
+        self._step = NativeStep(model.ropes[0].cos, model.ropes[0].sin)
         self._single = False
         self._h = torch.empty(model.shape.hidden)
         self._scores = torch.empty(model.vocab)
@@ -52,6 +55,8 @@ class FusedExecution(EagerExecution):
             super().start(rows)
             return
         self._h.copy_(self._model.embedding[rows.token_ids[0]])
+        if self._model.embedding_scale != 1.0:
+            self._h.mul_(self._model.embedding_scale)
         self._rows, self._position = rows, rows.positions[0]
         self._host = []
 
@@ -175,7 +180,9 @@ class FusedExecution(EagerExecution):
 
 
 def native_layer(weights: LayerWeights, shape: BlockShape) -> NativeLayer:
-    """The layer as the C++ step reads it."""
+    """The layer as the C++ step reads it; `can_fuse` says which models have such layers."""
+    if weights.attn_norm is None or weights.ffn_norm is None:
+        raise KernelUnavailable("a fused layer needs a norm before each half.")
     return NativeLayer(
         **{"o" if name == "out" else name: w for name, w in weights.linears.items()},
         attn_norm=weights.attn_norm,

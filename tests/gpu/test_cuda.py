@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from river_core import gpu_items
-from river_core.block import LayerWeights
 from river_core.cache import SharedCache
 from river_core.decode import generate
 from river_core.kernels.base import Linear, QuantMatrix
 from river_core.kernels.micro import random_matrix
 from river_core.kernels.torch_dense import TorchDense
 from river_core.kernels.torch_int4 import TinygemmInt4
+from river_core.layer import LayerWeights
 from river_core.model import RiverModel
 from river_core.random_model import SHAPES, random_model
 from river_core.settings import QuantSpec
@@ -51,16 +51,14 @@ def moved(model: RiverModel) -> RiverModel:
         return TorchDense(source.dense().to(CUDA))
 
     layers = [
-        LayerWeights(
-            attn_norm=w.attn_norm.to(CUDA),
-            ffn_norm=w.ffn_norm.to(CUDA),
-            **{name: linear(source) for name, source in w.linears.items()},
+        LayerWeights.of(
+            {name: linear(source) for name, source in w.linears.items()},
+            {name: tensor.to(CUDA) for name, tensor in w.small.items()},
         )
         for w in model.backbone
     ]
     shape = model.shape
     heads = (shape.kv_heads, shape.head_dim)
-    cos, sin = model.rope
     return replace(
         model,
         embedding=model.embedding.to(CUDA),
@@ -68,9 +66,9 @@ def moved(model: RiverModel) -> RiverModel:
         river=[None, *layers[1:]],
         final_norm=model.final_norm.to(CUDA),
         head=linear(model.head),
-        rope=(cos.to(CUDA), sin.to(CUDA)),
+        ropes=tuple(rope.to(CUDA) for rope in model.ropes),
         cache=SharedCache(len(layers), model.capacity, heads, torch.float32, CUDA),
-        build_twin=lambda layer: layers[layer - 1],
+        build_twin=lambda layer, own: own,
     )
 
 

@@ -18,7 +18,8 @@ import torch
 from safetensors.torch import load_file
 
 from river_core import packaged
-from river_core.families import block_shape, eos_ids, read_config, read_tokenizer, rope_tables
+from river_core.families import block_shapes, rope_tables
+from river_core.hub_folder import eos_ids, read_config, read_tokenizer
 from river_core.sources import Source, known_models, resolve
 
 TEXTS = [
@@ -55,7 +56,7 @@ def test_a_later_start_takes_milliseconds(source: Source) -> None:
 
 def test_configuration(source: Source) -> None:
     config = read_config(source.folder)
-    shape = block_shape(config)
+    shape = block_shapes(config)[0]
     assert (shape.hidden, shape.heads, shape.kv_heads, shape.head_dim) == (576, 9, 3, 64)
     assert (shape.ffn, shape.eps, config.num_hidden_layers) == (1536, 1e-5, 30)
     assert config.vocab_size == 49152 and config.tie_word_embeddings is True
@@ -67,7 +68,8 @@ def test_configuration(source: Source) -> None:
 
 
 def test_rope_tables(source: Source) -> None:
-    cos, sin = rope_tables(read_config(source.folder), 4096)
+    (table,) = rope_tables(read_config(source.folder), 4096)
+    cos, sin = table.cos, table.sin
     assert cos.shape == sin.shape == (4096, 64) and cos.dtype == sin.dtype == torch.float32
     angles = torch.outer(
         torch.arange(4096).double(), 1e5 ** (-torch.arange(0, 64, 2).double() / 64)

@@ -6,15 +6,14 @@ exit layers. It shares no code with the engine but the quantizer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from river_core.quantize import quantize
 from river_core.settings import QuantSpec
+from tests.tiny.slow_layers import SlowLayer
 
 Slots = list[dict[int, tuple[Tensor, Tensor]]]  # per layer: position -> k, v [kv_heads, D]
 
@@ -23,63 +22,42 @@ class SlowRows:
     """One row at a time; `twin` chooses the dequantised weights."""
 
     def __init__(self, model: Any, spec: QuantSpec) -> None:
-        self.model, self.layers = model, list(model.model.layers)
-        self.twins: list[dict[str, Tensor]] = []
-        for layer in self.layers:
-            names = {n: m for n, m in layer.named_modules() if isinstance(m, torch.nn.Linear)}
-            self.twins.append({n: quantize(m.weight, spec).dense() for n, m in names.items()})
+        self.model = model
+        self.layers = [SlowLayer(model, n, spec) for n in range(1, len(model.model.layers) + 1)]
 
     def embed(self, token: int) -> Tensor:
-        return self.model.model.embed_tokens.weight[token].float()
+        return self.model.model.embed_tokens(torch.tensor([token]))[0].float()
 
     def logits(self, h: Tensor) -> Tensor:
         return self.model.lm_head.weight.float() @ self.model.model.norm(h)
 
-    def linear(self, n: int, name: str, x: Tensor, twin: bool) -> Tensor:
-        own = dict(self.layers[n - 1].named_modules())[name]
-        bias = 0.0 if own.bias is None else own.bias
-        return (self.twins[n - 1][name] if twin else own.weight) @ x + bias
-
     def keys_values(self, n: int, h: Tensor, at: int, twin: bool = False) -> tuple[Tensor, Tensor]:
-        x = self.layers[n - 1].input_layernorm(h)
-        dim = self.layers[n - 1].self_attn.head_dim
-        k = self.norm(n, "k_norm", self.linear(n, "self_attn.k_proj", x, twin).view(-1, dim))
-        return self.turn(k, at), self.linear(n, "self_attn.v_proj", x, twin).view(-1, dim)
-
-    def norm(self, n: int, name: str, heads: Tensor) -> Tensor:
-        """q [H, D] or k [kv_heads, D] through the family's norm of it, where there is one."""
-        attention = self.layers[n - 1].self_attn
-        return getattr(attention, name)(heads) if hasattr(attention, name) else heads
-
-    def turn(self, x: Tensor, at: int) -> Tensor:
-        cos, sin = self.model.model.rotary_emb(x[None], torch.tensor([[at]]))
-        half = x.shape[-1] // 2
-        return x * cos[0, 0] + torch.cat([-x[:, half:], x[:, :half]], 1) * sin[0, 0]
+        layer = self.layers[n - 1]
+        x = layer.before("attention", h)
+        return layer.turn(layer.heads("k", x, twin), at), layer.heads("v", x, twin)
 
     def attend(
         self, n: int, h: Tensor, at: int, slots: Slots, *, twin: bool = False
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The attention half over the slots of earlier positions and its own row."""
-        own = self.keys_values(n, h, at, twin)
-        first = at + 1 - (getattr(self.model.config, "sliding_window", None) or at + 1)
+        layer, own = self.layers[n - 1], self.keys_values(n, h, at, twin)
+        first = at + 1 - (layer.window or at + 1)
         seen = [kv for p, kv in sorted(slots[n - 1].items()) if first <= p < at] + [own]
-        x = self.layers[n - 1].input_layernorm(h)
-        dim = self.layers[n - 1].self_attn.head_dim
-        q = self.linear(n, "self_attn.q_proj", x, twin).view(-1, dim)
-        q = self.turn(self.norm(n, "q_norm", q), at)
+        q = layer.turn(layer.heads("q", layer.before("attention", h), twin), at, query=True)
         mixed = []
         for head, query in enumerate(q):
             group = head * own[0].shape[0] // q.shape[0]
-            scores = torch.stack([k[group] @ query for k, _ in seen]) / math.sqrt(dim)
+            scores = torch.stack([k[group] @ query for k, _ in seen]) * layer.scale
             weights = scores.softmax(0)
             mixed.append(sum(w * v[group] for w, (_, v) in zip(weights, seen, strict=True)))
-        return h + self.linear(n, "self_attn.o_proj", torch.cat(mixed), twin), own
+        out = layer.linear("o_proj", torch.cat(mixed), twin)
+        return h + layer.after("attention", out), own
 
     def feed(self, n: int, h: Tensor, *, twin: bool = False) -> Tensor:
-        x = self.layers[n - 1].post_attention_layernorm(h)
-        gate = torch.nn.functional.silu(self.linear(n, "mlp.gate_proj", x, twin))
-        up = self.linear(n, "mlp.up_proj", x, twin)
-        return h + self.linear(n, "mlp.down_proj", gate * up, twin)
+        layer = self.layers[n - 1]
+        x = layer.before("feed_forward", h)
+        gated = layer.gate(layer.linear("gate_proj", x, twin)) * layer.linear("up_proj", x, twin)
+        return h + layer.after("feed_forward", layer.linear("down_proj", gated, twin))
 
     def span(
         self, h: Tensor, at: int, first: int, last: int, slots: Slots, *, twin: bool = False

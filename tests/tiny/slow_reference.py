@@ -14,10 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from river_core.quantize import quantize
 from river_core.settings import QuantSpec
-
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+from tests.tiny.slow_layers import FUSED, LINEARS, twin_of
 
 
 class MixedLinear(nn.Module):
@@ -40,10 +38,10 @@ class MixedReference:
         self.model = deepcopy(model)
         for n, layer in enumerate(self.model.model.layers, start=1):
             for owner in (layer.self_attn, layer.mlp):
-                for name in PROJECTIONS:
+                for name in (*LINEARS, *FUSED):
                     if hasattr(owner, name):
                         own = getattr(owner, name)
-                        twin = quantize(own.weight, spec).dense()
+                        twin = twin_of(self.model.config, name, own.weight, spec)
                         setattr(owner, name, MixedLinear(own, twin, n, self.exits))
 
     def greedy(self, prompt: list[int], schedule: Sequence[int]) -> tuple[list[int], Tensor]:

@@ -121,8 +121,10 @@ def test_biases_and_norms_are_shared_and_weighed(tiny):
     """Both banks hold the same tensors, and the ledger counts them once."""
     model = tiny.load(bits=4)
     own, twin = model.backbone[-1], model.twin(model.num_layers)
-    assert all(a is b for a, b in zip(own.small, twin.small, strict=True))
+    assert own.small.keys() == twin.small.keys() == model.shape.vectors.keys()
+    assert all(tensor is twin.small[name] for name, tensor in own.small.items())
     shape = model.shape
-    numbers = 2 * shape.hidden + shape.qkv_bias * shape.matrices["qkv"][0]
-    numbers += shape.qk_norm * (shape.heads + shape.kv_heads) * shape.head_dim
+    norms = {"before": 2, "after": 2, "both": 4}[shape.norms]
+    numbers = norms * shape.hidden + shape.qkv_bias * shape.matrices["qkv"][0]
+    numbers += bool(shape.qk_norm) * (shape.heads + shape.kv_heads) * shape.head_dim
     assert model.memory()["norms"] == 4 * (model.num_layers * numbers + shape.hidden)

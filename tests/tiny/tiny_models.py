@@ -7,8 +7,10 @@ RoPE base, norm or mask moves the logits (design.md, Properties).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -32,8 +34,39 @@ class TinyConfig:
     seed: int = 1
     family: str = "llama"
     window: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)  # what else the configuration has
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
 
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.5,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+    "long_factor": [1.0, 2.0, 3.0, 5.0, 8.0, 12.0],
+    "original_max_position_embeddings": 256,
+}
+GEMMA = {
+    "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "rope_theta": 50000.0, "factor": 2.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    },
+    "query_pre_attn_scalar": 24,
+}
 TINY = [
     TinyConfig("mha-tied", heads=4, kv_heads=4),
     TinyConfig("gqa-untied", heads=4, kv_heads=2, tied=False, seed=2),
@@ -43,6 +76,23 @@ TINY = [
     TinyConfig("qwen2", tied=False, seed=6, family="qwen2"),
     TinyConfig("qwen3", head_dim=32, seed=7, family="qwen3"),
     TinyConfig("mistral", tied=False, seed=8, family="mistral", window=9),
+    TinyConfig("ministral3", seed=9, family="ministral3", options={"rope_parameters": YARN}),
+    TinyConfig(
+        "phi3",
+        seed=10,
+        family="phi3",
+        window=11,
+        options={"rope_parameters": LONGROPE, "original_max_position_embeddings": 256},
+    ),
+    TinyConfig("gemma3", seed=11, family="gemma3_text", window=9, options=GEMMA),
+    TinyConfig(
+        "smollm3",
+        seed=12,
+        family="smollm3",
+        window=9,
+        options={"no_rope_layer_interval": 2, "use_sliding_window": True},
+    ),
+    TinyConfig("olmo2", tied=False, seed=13, family="olmo2"),
 ]
 
 
@@ -59,12 +109,12 @@ def build(config: TinyConfig) -> PreTrainedModel:
         vocab_size=config.vocab,
         tie_word_embeddings=config.tied,
         max_position_embeddings=512,
-        rope_theta=config.rope_theta,
         rms_norm_eps=config.eps,
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=None,
         sliding_window=config.window,
+        **{"rope_theta": config.rope_theta, **config.options},
     )
     model = AutoModelForCausalLM.from_config(hf_config).float().eval()
     generator = torch.Generator().manual_seed(config.seed)
@@ -73,7 +123,8 @@ def build(config: TinyConfig) -> PreTrainedModel:
             if name.endswith("bias"):
                 parameter.normal_(0, 0.5, generator=generator)
             elif parameter.dim() == 1:
-                parameter.uniform_(0.5, 1.5, generator=generator)
+                low = -0.5 if "gemma" in config.family else 0.5  # Gemma's norms add 1
+                parameter.uniform_(low, low + 1, generator=generator)
             else:
                 parameter.normal_(0, 1.5 / math.sqrt(parameter.shape[1]), generator=generator)
     return model

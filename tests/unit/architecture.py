@@ -33,10 +33,11 @@ _CORE: Rows = (
         "kernels/choose.py",
         "kernels/__init__.py",
     ),
-    ("block.py",),
+    ("layer.py", "block.py"),
     ("quantize.py", "weights.py", "calibration_store.py", "model.py", "plan.py", "random_model.py"),
     (
-        *("tensor_names.py", "families.py", "model_store.py", "folders.py"),
+        *("tensor_names.py", "families.py", "checkpoint.py", "hub_folder.py"),
+        *("model_store.py", "folders.py"),
         *("gguf_metadata.py", "gguf_files.py"),
         *("hub_files.py", "packaged.py", "sources.py", "loading.py"),
         *("exits.py", "fills.py", "policies.py", "planning.py", "prompts.py"),
@@ -79,7 +80,7 @@ class Owner:
 
 OWNERS = {
     "transformers": Owner(
-        ("river_core/families.py", "river_core/loading.py", "river_core/peers.py")
+        ("river_core/families.py", "river_core/hub_folder.py", "river_core/peers.py")
     ),
     "hqq": Owner(("river_core/quantize.py",)),
     "gradio": Owner(("app/ui.py", "app/theme.py", "app.py")),

@@ -13,9 +13,9 @@ import torch
 
 from river_core import bench, bench_report, cli_bench
 from river_core.bandwidth import ReadBytes, read_bandwidth
-from river_core.block import BlockShape
 from river_core.errors import SettingsError
 from river_core.kernels.choose import KernelPlan
+from river_core.layer import BlockShape
 from river_core.random_model import SHAPES, random_model
 from river_core.settings import QuantSpec
 

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
-from river_core import families
+from river_core import families, hub_folder
 from river_core.errors import ModelUnavailable, UnsupportedModel
 
 ROOT = Path(families.__file__).parents[1]
@@ -107,19 +107,19 @@ def test_reading_a_configuration(
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(error, match=words):
-        families.read_config(tmp_path)
+        hub_folder.read_config(tmp_path)
 
 
 def test_reading_a_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(ModelUnavailable, match="no tokenizer"):
-        families.read_tokenizer(tmp_path)
+        hub_folder.read_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelUnavailable, match="no tokenizer"):
-        families.read_tokenizer(tmp_path)
+        hub_folder.read_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["x.Y"]}}')
     with pytest.raises(UnsupportedModel, match="own code"):
-        families.read_tokenizer(tmp_path)
+        hub_folder.read_tokenizer(tmp_path)
 
 
 ROPE = {
@@ -179,12 +179,12 @@ def test_every_stop_id_is_found(
         text = json.dumps({"eos_token_id": generation})
         (tmp_path / "generation_config.json").write_text(text)
     config, tokenizer = (SimpleNamespace(eos_token_id=ids) for ids in (config, tokenizer))
-    assert families.eos_ids(tmp_path, config, tokenizer) == expected
+    assert hub_folder.eos_ids(tmp_path, config, tokenizer) == expected
 
 
 def test_advice_is_silenced_only_inside() -> None:
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    with families._quiet():
+    with hub_folder._quiet():
         assert not logging.is_progress_bar_enabled()
         assert logging.get_verbosity() > before[0]
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before

@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM
 
 from river_core import gguf_files
 from river_core.errors import ModelUnavailable, RiverError, UnsupportedModel
-from river_core.families import block_shape, eos_ids, read_config, read_tokenizer
+from river_core.families import block_shapes
+from river_core.hub_folder import eos_ids, read_config, read_tokenizer
 from river_core.sources import resolve
 from tests.unit.tiny_gguf import FFN, HIDDEN, LAYERS, TOKENS, gguf_tensors, tiny_model, write_gguf
 
@@ -77,7 +78,7 @@ def test_tensors_equal_those_of_transformers(tmp_path: Path, kind: str) -> None:
 def test_configuration_and_tokenizer(tiny: Path, tmp_path: Path) -> None:
     _convert(tiny, tmp_path / "out")
     config = read_config(tmp_path / "out")
-    shape = block_shape(config)
+    shape = block_shapes(config)[0]
     assert (shape.hidden, shape.heads, shape.kv_heads, shape.head_dim) == (64, 4, 2, 16)
     assert (shape.ffn, shape.eps, config.num_hidden_layers) == (96, 1e-5, 2)
     assert config.rope_parameters["rope_theta"] == 50000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from river_core.block import BlockShape
+from river_core.layer import BlockShape
 from river_core.safe_exits import Recorded, attend_apart, safe_exits_of
 
 
