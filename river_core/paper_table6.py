@@ -6,6 +6,7 @@ what has a KV cache of its own. Sources: the paper for what is printed, method.m
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from .footprint import BACKBONE, GIB, Layout, footprint, full_quantization
@@ -92,17 +93,27 @@ def computed(structure: Structure) -> Row:
 
 def lines() -> list[str]:
     """The table for a terminal: what is printed, what we compute, and why they differ."""
-    titles = "".join(f"{n // 1024:>8}K" for n in CONTEXTS)
+    contexts = "".join(f"{n // 1024:>8}K" for n in CONTEXTS)
     text = ["Table 6: Llama-3.1-8B, 16-bit KV cache, one sequence", ""]
-    text.append(f"{'GiB':39}{'params':>8}{titles}")
-    for name, printed in PRINTED.items():
-        text.append(_line(f"{name}, paper", printed))
-        text.append(_line(f"{'':{len(name)}}  computed", computed(STRUCTURES[name])))
+    text.append(f"{'GiB':39}{'params':>8}{contexts}")
+    for title, row in _pairs():
+        text.append(f"{title:39}{row.parameters:8.2f}" + _numbers(row.total, 2))
     text += ["", "what the table leaves out"]
-    text += [_line(name, computed(Structure(layout))) for name, layout in MORE.items()]
+    for title, layout in MORE.items():
+        row = computed(Structure(layout))
+        text.append(f"{title:39}{row.parameters:8.2f}" + _numbers(row.total, 2))
+    text += ["", f"{'of it KV cache, MiB':47}{contexts}"]
+    text += [f"{title:47}" + _numbers(row.kv, 0) for title, row in _pairs()]
     text += ["", *(f"{name}: {s.words}." for name, s in STRUCTURES.items())]
     return [*text, "", *(f"{n}: {s.remark}" for n, s in STRUCTURES.items() if s.remark)]
 
 
-def _line(title: str, row: Row) -> str:
-    return f"{title:39}{row.parameters:8.2f}" + "".join(f"{total:9.2f}" for total in row.total)
+def _pairs() -> Iterator[tuple[str, Row]]:
+    """Each method's printed row with its title, then the computed one."""
+    for name, printed in PRINTED.items():
+        yield f"{name}, paper", printed
+        yield f"{'':{len(name)}}  computed", computed(STRUCTURES[name])
+
+
+def _numbers(values: Iterable[float], digits: int) -> str:
+    return "".join(f"{value:9.{digits}f}" for value in values)

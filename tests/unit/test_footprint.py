@@ -203,6 +203,7 @@ def test_the_printed_table_shows_both_and_the_reason() -> None:
     text = "\n".join(lines())
     for row in (*PRINTED.values(), *map(computed, STRUCTURES.values())):
         assert f"{row.parameters:.2f}" in text and f"{row.total[-1]:.2f}" in text
+        assert f"{row.kv[-1]:.0f}" in text
     assert "16.98 is printed" in text and "16K" in text
 
 
