@@ -6,14 +6,23 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from . import cli_bench, cli_cache, cli_calibrate, cli_run, cli_strategies, cli_study
+from . import (
+    cli_bench,
+    cli_cache,
+    cli_calibrate,
+    cli_memory,
+    cli_run,
+    cli_strategies,
+    cli_study,
+)
 from .errors import RiverError
 from .version import VERSION
 
 Command = tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
 COMMANDS: dict[str, Command] = {
     "fetch": ("get a model into the cache", cli_run.add_fetch, cli_run.run_fetch),
-    "models": ("list the known models", cli_run.add_models, cli_run.run_models),
+    "models": ("list the models here", cli_memory.add_models, cli_memory.run_models),
+    "memory": ("what a model takes, unloaded", cli_memory.add_memory, cli_memory.run_memory),
     "generate": ("run one prompt", cli_run.add_generate, cli_run.run_generate),
     "compare": ("compare two saved runs", cli_study.add_compare, cli_study.run_compare),
     "sweep": ("settings against agreement", cli_study.add_sweep, cli_study.run_sweep),

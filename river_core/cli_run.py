@@ -1,4 +1,4 @@
-"""`fetch`, `models` and `generate`: get a model, list what is known, run one prompt."""
+"""`fetch` and `generate`: get a model, run one prompt."""
 
 from __future__ import annotations
 
@@ -55,25 +55,6 @@ def run_fetch(args: argparse.Namespace) -> int:
     finally:
         progress.done()
     print(f"{source.name}: {source.origin}")
-    return 0
-
-
-def add_models(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `models`."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def run_models(args: argparse.Namespace) -> int:
-    """List the known names and whether each is in the cache."""
-    from .sources import known_models
-
-    models = known_models()
-    if args.json:
-        print(json.dumps([vars(m) for m in models], default=str))
-        return 0
-    for m in models:
-        state = "cached" if m.cached else "not fetched"
-        print(f"{m.name:24} {state:12} {m.size:10} {m.description}")
     return 0
 
 

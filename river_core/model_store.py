@@ -21,14 +21,15 @@ MARKER = "river.json"
 _WAIT_SECONDS = 0.4
 
 
-def read_marker(folder: Path, key: str) -> dict[str, object] | None:
+def read_marker(folder: Path, key: str | None) -> dict[str, object] | None:
     """The facts stored with a complete `folder` built for `key`, else None. Takes milliseconds.
 
-    Complete means: the marker names this key, and every file it lists has the listed size in bytes.
+    Complete means: the marker names this key (None: any), and every file it lists has the listed
+    size in bytes.
     """
     try:
         marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-        if marker["key"] != key:
+        if key is not None and marker["key"] != key:
             return None
         for name, size in marker["files"].items():
             if (folder / name).stat().st_size != size:

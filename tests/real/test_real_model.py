@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import river_core
+from river_core.footprint import Layout, footprint
+from river_core.inventory import find_sizes
 from river_core.settings import QuantSpec
 from river_core.sweep import bundled_prompts
 from tests.tiny.slow_reference import MixedReference
@@ -120,3 +122,13 @@ def test_packaged_defaults(load_packaged):
     assert run.header.kernels["execution"]
     if run.header.kernels["960x576 int4"] in ("aten-int4", "native-int4"):
         assert memory["river"] == pytest.approx(weights / 30 * 29 * 4.5 / 8, rel=0.001)
+
+
+def test_memory_worked_out_from_the_configuration_is_the_loaded_models(load_packaged):
+    model = load_packaged(dtype="auto")
+    if model.embedding.element_size() != 2 or "int4" not in model.info.kernels["960x576 int4"]:
+        pytest.skip("this machine runs the packaged model in other bits than 16 and 4")
+    first = 2 if model.river[0] is None else 1  # full quantization builds the twin of layer 1
+    spec, _ = find_sizes(model.info.name)
+    size = footprint(spec, Layout(entry_layer=first), tokens=model.capacity)
+    assert size.parts == model.memory()
