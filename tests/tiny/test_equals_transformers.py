@@ -11,7 +11,7 @@ import torch
 
 import river_core
 from river_core.settings import QuantSpec
-from tests.tiny.tiny_models import TINY, TinyConfig, prompt, save
+from tests.tiny.tiny_models import GEMMA, LONGROPE, TINY, YARN, TinyConfig, prompt, save
 
 TOKENS = 40
 
@@ -46,6 +46,26 @@ def test_threshold_one_never_leaves(tiny):
     assert [t.token_id for t in run.tokens] == hf_greedy(tiny.reference, tiny.prompt, TOKENS)
 
 
+HALVED = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 3.0, 5.0]}
+
+
+def _rope(parameters, **changes):
+    return {"options": {"rope_parameters": parameters | changes, **_trained(parameters)}}
+
+
+def _trained(parameters):
+    """Phi 3 has the trained length once more outside its RoPE parameters."""
+    trained = parameters["original_max_position_embeddings"]
+    return {"original_max_position_embeddings": trained} if "long_factor" in parameters else {}
+
+
+def _theta(kind, base):
+    ropes = GEMMA["rope_parameters"]
+    return {
+        "options": GEMMA | {"rope_parameters": ropes | {kind: ropes[kind] | {"rope_theta": base}}}
+    }
+
+
 @pytest.mark.parametrize(
     "name, change",
     [
@@ -59,6 +79,33 @@ def test_threshold_one_never_leaves(tiny):
         ("mistral", {"window": 8}),
         ("mistral", {"window": 10}),
         ("mistral", {"window": None}),
+        ("qwen2-windows", {"options": {"use_sliding_window": True, "max_window_layers": 3}}),
+        ("qwen2-windows", {"window": 8}),
+        ("ministral3", _rope(YARN, factor=2.0)),
+        ("ministral3", _rope(YARN, llama_4_scaling_beta=0.4)),
+        ("ministral3", _rope(YARN, original_max_position_embeddings=17)),
+        ("ministral3", _rope(YARN, mscale=0.5)),
+        ("phi3", {"window": 10}),
+        ("phi3", {"window": 12}),
+        ("phi3", _rope(LONGROPE, rope_theta=500000.0)),
+        ("phi3", _rope(LONGROPE, partial_rotary_factor=0.5, **HALVED)),
+        ("phi3", _rope(LONGROPE, short_factor=[1.5, 1.1, 1.2, 1.3, 1.4, 1.5])),
+        ("gemma3", {"window": 8}),
+        ("gemma3", {"window": 10}),
+        ("gemma3", {"options": GEMMA | {"query_pre_attn_scalar": 16}}),
+        (
+            "gemma3",
+            {"options": GEMMA | {"layer_types": [*GEMMA["layer_types"][1:], "full_attention"]}},
+        ),
+        ("gemma3", _theta("full_attention", 500000.0)),
+        ("gemma3", _theta("sliding_attention", 500000.0)),
+        ("gemma3", {"options": GEMMA | {"hidden_activation": "silu"}}),
+        ("smollm3", {"window": 8}),
+        ("smollm3", {"window": 10}),
+        ("smollm3", {"options": {"no_rope_layer_interval": 3, "use_sliding_window": True}}),
+        ("smollm3", {"options": {"no_rope_layer_interval": 2, "use_sliding_window": False}}),
+        ("olmo2", {"rope_theta": 500000.0}),
+        ("olmo2", {"eps": 1e-1}),
     ],
     ids=str,
 )
@@ -69,7 +116,7 @@ def test_a_wrong_option_moves_the_logits(name, change, tmp_path: Path):
         right = replace(right, kv_heads=2)
     save(right, tmp_path / "right")
     wrong = save(replace(right, **change), tmp_path / "wrong")
-    ids = prompt(right, 12)
+    ids = prompt(right, 18)
     model = river_core.load(str(tmp_path / "right"), dtype="float32", river=QuantSpec(bits=16))
     run = river_core.teacher_forced(model, ids, [1, 2, 3], policy="backbone")
     with torch.no_grad():
@@ -81,19 +128,24 @@ def test_a_wrong_option_moves_the_logits(name, change, tmp_path: Path):
     "name, part",
     [
         *(("qwen2", f"{letter}_proj.bias") for letter in "qkv"),
-        *(("qwen3", f"{letter}_norm") for letter in "qk"),
+        *((name, f"{letter}_norm") for letter in "qk" for name in ("qwen3", "olmo2", "gemma3")),
+        *((name, "post_attention_layernorm") for name in ("olmo2", "gemma3", "llama")),
+        *((name, "post_feedforward_layernorm") for name in ("olmo2", "gemma3")),
+        ("gemma3", "pre_feedforward_layernorm"),
+        *((name, "input_layernorm") for name in ("gemma3", "llama")),
     ],
 )
 @pytest.mark.parametrize("fault", ["dropped", "shifted"])
 def test_a_wrong_bias_or_norm_moves_the_logits(tiny_by_name, name, part, fault):
     """Left out, or a row too far: the logits of transformers move by more than 1e-2."""
-    tiny = tiny_by_name(next(config for config in TINY if config.name == name))
+    tiny = tiny_by_name(next(c for c in TINY if c.name == name or c.family == name))
     wrong = deepcopy(tiny.reference)
-    found = [p for name, p in wrong.named_parameters() if part in name]
+    found = [p for key, p in wrong.named_parameters() if part in key]
     assert len(found) == tiny.config.layers
     with torch.no_grad():
         for p in found:
-            p.copy_(p.roll(1) if fault == "shifted" else torch.full_like(p, float("norm" in part)))
+            none = float("norm" in part and name != "gemma3")  # Gemma's norms add 1
+            p.copy_(p.roll(1) if fault == "shifted" else torch.full_like(p, none))
         other = wrong(torch.tensor([[*tiny.prompt, 1, 2]])).logits[0, -3:]
     run = river_core.teacher_forced(tiny.load(), tiny.prompt, [1, 2, 3], policy="backbone")
     assert (run.logits - other).abs().max() > 1e-2

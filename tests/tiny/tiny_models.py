@@ -74,6 +74,14 @@ TINY = [
     TinyConfig("nine-over-three", heads=9, kv_heads=3, hidden=576, head_dim=64, ffn=192, seed=4),
     TinyConfig("deep-untied", heads=4, kv_heads=2, layers=8, tied=False, seed=5, eps=1e-6),
     TinyConfig("qwen2", tied=False, seed=6, family="qwen2"),
+    TinyConfig(
+        "qwen2-windows",
+        tied=False,
+        seed=14,
+        family="qwen2",
+        window=9,
+        options={"use_sliding_window": True, "max_window_layers": 2},
+    ),
     TinyConfig("qwen3", head_dim=32, seed=7, family="qwen3"),
     TinyConfig("mistral", tied=False, seed=8, family="mistral", window=9),
     TinyConfig("ministral3", seed=9, family="ministral3", options={"rope_parameters": YARN}),
@@ -116,7 +124,12 @@ def build(config: TinyConfig) -> PreTrainedModel:
         sliding_window=config.window,
         **{"rope_theta": config.rope_theta, **config.options},
     )
-    model = AutoModelForCausalLM.from_config(hf_config).float().eval()
+    return draw(AutoModelForCausalLM.from_config(hf_config), config)
+
+
+def draw(model: PreTrainedModel, config: TinyConfig) -> PreTrainedModel:
+    """The same model in fp32 with random parameters, as `build` says."""
+    model = model.float().eval()
     generator = torch.Generator().manual_seed(config.seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
