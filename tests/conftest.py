@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--require-ui", action="store_true", help="fail where a browser test is skipped or none ran"
     )
     parser.addoption("--whole", action="store_true", help="slow properties in full (minutes)")
+
+
+def pytest_report_header() -> str:
+    return f"torch {metadata.version('torch')}, transformers {metadata.version('transformers')}"
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the markers

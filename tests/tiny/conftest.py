@@ -13,7 +13,7 @@ import torch
 import river_core
 from river_core.model import RiverModel
 from river_core.settings import QuantSpec
-from tests.tiny.tiny_models import TINY, TinyConfig, prompt, save
+from tests.tiny.tiny_models import FEW, TINY, TinyConfig, prompt, save
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -71,9 +71,17 @@ def tiny_by_name(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TinyConf
     return get
 
 
-@pytest.fixture(params=TINY, ids=lambda c: c.name)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`tiny` is every configuration in turn, or the few of a test whose subject is no family."""
+    if "tiny" in metafunc.fixturenames:
+        few = metafunc.definition.get_closest_marker("few")
+        configs = [c for c in TINY if c.name in FEW] if few else TINY
+        metafunc.parametrize("tiny", configs, indirect=True, ids=lambda c: c.name)
+
+
+@pytest.fixture
 def tiny(request: pytest.FixtureRequest, tiny_by_name: Callable[[TinyConfig], Tiny]) -> Tiny:
-    """Every tiny configuration in turn."""
+    """A tiny model, see `pytest_generate_tests`."""
     return tiny_by_name(request.param)
 
 

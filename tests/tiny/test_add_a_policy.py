@@ -32,6 +32,7 @@ def readme_code() -> str:
     return code
 
 
+@pytest.mark.few
 def test_the_readme_adds_a_policy_in_twenty_lines(tiny):
     code = readme_code()
     assert len([line for line in code.splitlines() if line.strip()]) <= 20

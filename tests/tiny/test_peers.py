@@ -14,6 +14,7 @@ from tests.tiny.tiny_models import save
 TOKENS = 24
 
 
+@pytest.mark.few
 def test_the_peer_gives_our_backbones_tokens(tiny):
     run = river_core.generate(
         tiny.load(), tiny.prompt, policy="backbone", max_new_tokens=TOKENS, full_trace=False

@@ -58,6 +58,7 @@ def test_identical_river_equals_backbone_under_schedules(tiny, policy, prefix):
 
 @pytest.mark.parametrize("settings", EXACT, ids=str)
 @pytest.mark.parametrize("threshold", [0.0, 0.6])
+@pytest.mark.few
 def test_identical_river_equals_backbone_at_thresholds(tiny, settings, threshold):
     settings = {"threshold": threshold} | settings
     run = river_core.generate(
@@ -67,6 +68,7 @@ def test_identical_river_equals_backbone_at_thresholds(tiny, settings, threshold
 
 
 @pytest.mark.parametrize("layer", [1, 2, 3])
+@pytest.mark.few
 def test_identical_fixed_exit_with_river_equals_backbone(tiny, layer):
     run = river_core.generate(
         tiny.load(bits=16),
@@ -81,6 +83,7 @@ def test_identical_fixed_exit_with_river_equals_backbone(tiny, layer):
 
 @pytest.mark.parametrize("draft", [1, 2, 6])
 @pytest.mark.parametrize("policy", ["self-speculative", "river-verified"])
+@pytest.mark.few
 def test_verified_text_is_the_backbones(tiny, policy, draft):
     """Whatever the river's quality: 4 bits, every exit possible, rejected drafts included."""
     model = tiny.load(bits=4)
@@ -152,6 +155,7 @@ def test_lossy_strategies_equal_the_slow_reference(tiny, policy, fill, head):
     assert (forced.logits - logits).abs().max() < 3e-4
 
 
+@pytest.mark.few
 def test_the_strategies_differ_from_each_other(tiny):
     """The slow reference can fail: fills and heads change logits by more than the tolerance."""
     slow = SlowRows(tiny.reference, QuantSpec())
@@ -165,6 +169,7 @@ def test_the_strategies_differ_from_each_other(tiny):
 
 
 @pytest.mark.parametrize("head", ["river", "lens"])
+@pytest.mark.few
 def test_mono_decreasing(tiny, head):
     model, slow = tiny.load(bits=4), SlowRows(tiny.reference, QuantSpec())
     wanted = schedule(5, tiny.config.layers)
@@ -184,6 +189,7 @@ def test_mono_decreasing(tiny, head):
 
 
 @pytest.mark.parametrize("threshold", [-1.0, 0.2, 0.5, 0.8])
+@pytest.mark.few
 def test_mono_decreasing_depths_never_rise(tiny, threshold):
     for settings in ({"threshold": threshold}, {"options": {"decay": 1}}):
         run = river_core.generate(
@@ -200,6 +206,7 @@ def test_mono_decreasing_depths_never_rise(tiny, threshold):
 
 
 @pytest.mark.parametrize("layer", [1, 3])
+@pytest.mark.few
 def test_fixed_exit_without_a_river(tiny, layer):
     slow = SlowRows(tiny.reference, QuantSpec())
     expected, _ = decode(slow, tiny.prompt, [layer] * TOKENS, "none", "lens")
@@ -217,6 +224,7 @@ def test_fixed_exit_without_a_river(tiny, layer):
 
 
 @pytest.mark.parametrize("threshold", [-1.0, 0.5, 0.8])
+@pytest.mark.few
 def test_ffn_skip_equals_the_slow_reference(tiny, threshold):
     last = {"similarity": -1.0}
 
@@ -245,6 +253,7 @@ def test_ffn_skip_equals_the_slow_reference(tiny, threshold):
 @pytest.mark.parametrize(
     ("halves", "observed", "threshold"), [(2, 50, 0.5), (5, 3, 0.5), (1, 4, 0.0)]
 )
+@pytest.mark.few
 def test_adaskip_equals_the_slow_reference(tiny, halves, observed, threshold):
     seen: dict[tuple[int, str], list[tuple[float, float, float]]] = {}
     factors: dict[tuple[int, str], float] = {}

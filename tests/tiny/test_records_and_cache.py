@@ -34,6 +34,7 @@ def timeless(run: RunRecord) -> tuple:
     ],
     ids=str,
 )
+@pytest.mark.few
 def test_records_and_cache_agree(tiny, settings):
     model = tiny.load(bits=4)
     layers, rows = tiny.config.layers, len(tiny.prompt)
@@ -69,6 +70,7 @@ def test_the_cache_holds_what_the_slow_way_computes(one_tiny):
     assert torch.allclose(v, model.cache.v, atol=1e-5)
 
 
+@pytest.mark.few
 def test_two_runs_give_the_same_records(tiny):
     model = tiny.load(bits=4)
     settings = {"threshold": 0.3, "temperature": 0.8, "seed": 5, "max_new_tokens": TOKENS}
@@ -147,6 +149,7 @@ def test_lines_round_trip(one_tiny, tmp_path):
     assert loaded.to_frame()["exit_layer"].tolist() == [t.exit_layer for t in run.tokens]
 
 
+@pytest.mark.few
 def test_full_trace_is_the_backbones(tiny):
     model = tiny.load(bits=4)
     run = river_core.generate(model, tiny.prompt, threshold=0.3, max_new_tokens=6)

@@ -104,6 +104,10 @@ TINY = [
 ]
 
 
+# what the blocks can be, in five: plain, odd sizes, biases and windows, Gemma's and OLMo 2's norms
+FEW = ("gqa-untied", "nine-over-three", "qwen2-windows", "gemma3", "olmo2")
+
+
 def build(config: TinyConfig) -> PreTrainedModel:
     """A model in fp32: weights ~ N(0, 1.5 / sqrt(K)), norms U(0.5, 1.5), biases N(0, 0.5)."""
     hf_config = AutoConfig.for_model(

@@ -47,6 +47,12 @@ def test_every_policy_is_documented() -> None:
     assert list(table(SETTINGS, "Policies")) == list(POLICIES)
 
 
+def test_every_family_is_listed_with_what_was_run() -> None:
+    from river_core.families import FAMILIES
+
+    assert list(table(README, "Models that load")) == list(FAMILIES)
+
+
 def test_table_reader_sees_what_is_missing_or_wrong() -> None:
     page = SETTINGS.replace("| `seed` | `0` |", "| `sed` | `1` |")
     found = table(page, "DecodeSettings")
