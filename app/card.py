@@ -11,14 +11,14 @@ from .views.run import ModelCard
 from .views.wording import say
 
 
-def model_card(model: Any) -> ModelCard:
-    """The card of a model that is ready."""
+def model_card(model: Any, instead: str = "") -> ModelCard:
+    """The card of a model that is ready; `instead` says why it is not the one asked for."""
     scale, advice = _scale(model)
     return ModelCard(
         state="ready",
-        message=say("model.ready"),
+        message=say("model.ready_instead" if instead else "model.ready"),
         name=model.info.name,
-        origin=model.origin,
+        origin=f"{model.origin}. {instead}" if instead else model.origin,
         device=str(model.device),
         num_layers=model.num_layers,
         threshold=model.info.default_threshold,

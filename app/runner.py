@@ -22,6 +22,7 @@ import river_core
 from river_core.errors import RiverError
 from river_core.records import PromptRecord, RunRecord, RunSummary, TokenRecord
 from river_core.settings import DecodeSettings
+from river_core.sources import DEFAULT
 
 from .card import model_card
 from .views.record import record_json
@@ -163,15 +164,22 @@ class Runner:
             return snapshot(job.run, self._card, starts)
 
     def _load(self) -> None:
-        """Load the model; a failure is told on the page, and the next run tries again."""
-        self._card = ModelCard("loading", say("model.loading"), self._name)
-        try:
-            model = self._engine.load(self._name, device=self._device, progress=self._progress)
-        except RiverError as error:
-            self._card = ModelCard("failed", say("model.failed", reason=error), self._name)
+        """Load the model that was asked for, else the default one, which the page then tells.
+
+        Where that fails too, the page says so, and the next run tries again.
+        """
+        reason = ""
+        for name in dict.fromkeys((self._name, DEFAULT)):
+            self._card = ModelCard("loading", say("model.loading"), name)
+            try:
+                model = self._engine.load(name, device=self._device, progress=self._progress)
+            except RiverError as error:
+                reason = reason or str(error)
+                continue
+            self._model = model
+            self._card = model_card(model, say("model.instead", reason=reason) if reason else "")
             return
-        self._model = model
-        self._card = model_card(model)
+        self._card = ModelCard("failed", say("model.failed", reason=reason), self._name)
 
     def _loaded(self, future: Future[None]) -> None:
         """Tell the page of a fault that `_load` did not foresee."""
@@ -185,7 +193,7 @@ class Runner:
         share = "" if fraction is None else f", {fraction:.0%}".replace("%", " %")
         message = say("model.loading_step", step=step + share)
         if message != self._card.message:
-            self._card = ModelCard("loading", message, self._name)
+            self._card = ModelCard("loading", message, self._card.name)
 
     def _ready_model(self) -> Any:
         if self._model is None:

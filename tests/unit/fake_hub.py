@@ -31,6 +31,21 @@ REFUSALS = {
     "some/broken": (503, "", "down"),
 }
 
+# name -> words of the sentence that a person reads instead
+SENTENCES = {
+    "some/gated": "is gated: accept its terms",
+    "some/missing": "was not found",
+    "some/private": "log in with 'hf auth login' if it is private",
+    "some/badtoken": "does not accept the access token",
+    "some/forbidden": "token may not read",
+    "some/disabled": "was disabled",
+    "some/broken": "error 503",
+    "some/page": "does not answer",
+    "some/pickles": "no config.json with safetensors",
+    "some/model@nope": "no revision 'nope'",
+    "some--x/y..z": "was not found",
+}
+
 
 class _Handler(BaseHTTPRequestHandler):
     asked: ClassVar[list[str]]

@@ -220,15 +220,17 @@ def test_a_fault_of_ours_is_told_and_logged(
 
 def test_a_failed_load_keeps_the_page_and_is_tried_again() -> None:
     engine = Engine()
-    engine.failures = [ModelUnavailable("no network."), ModelUnavailable("no network.")]
+    engine.failures = [
+        ModelUnavailable(f"no network {n}.") for n in range(4)
+    ]  # m, then its stand-in
     runner = Runner("m", engine=engine)
     runner.start()
     card = last(runner.cards())
-    assert card["state"] == "failed" and "no network." in card["status"]
+    assert card["state"] == "failed" and "no network 0." in card["status"]
     view = last(runner.run("hello", 0.9, 2, "s"))
-    assert view["phase"] == "failed" and "no network." in view["error"]
+    assert view["phase"] == "failed" and "no network 2." in view["error"]
     assert last(runner.run("hello", 0.9, 2, "s"))["phase"] == "done"
-    assert engine.loads == 3
+    assert engine.loads == 5
     runner.close()
 
 

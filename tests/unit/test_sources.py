@@ -16,7 +16,7 @@ from river_core import packaged, sources
 from river_core.errors import ModelUnavailable, RiverError, UnsupportedModel
 from river_core.hub_files import HubSilent
 from river_core.model_store import publish
-from tests.unit.fake_hub import FILES, SHA, fake_hub
+from tests.unit.fake_hub import FILES, SENTENCES, SHA, fake_hub
 
 REPO = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -170,22 +170,7 @@ def test_a_download_takes_weights_and_leaves_code(hub: list[str]) -> None:
     assert not [path for path in hub if ".bin" in path or ".py" in path or "onnx" in path]
 
 
-@pytest.mark.parametrize(
-    "name, words",
-    [
-        ("some/gated", "is gated: accept its terms"),
-        ("some/missing", "was not found"),
-        ("some/private", "log in with 'hf auth login' if it is private"),
-        ("some/badtoken", "does not accept the access token"),
-        ("some/forbidden", "token may not read"),
-        ("some/disabled", "was disabled"),
-        ("some/broken", "error 503"),
-        ("some/page", "does not answer"),
-        ("some/pickles", "no config.json with safetensors"),
-        ("some/model@nope", "no revision 'nope'"),
-        ("some--x/y..z", "was not found"),
-    ],
-)
+@pytest.mark.parametrize("name, words", SENTENCES.items())
 def test_each_refusal_has_its_own_sentence(hub: list[str], name: str, words: str) -> None:
     assert words in _refused(name)
 
