@@ -13,6 +13,7 @@ from statistics import fmean
 
 import torch
 
+from .devices import settle
 from .kernels.base import Linear
 from .layer import BlockShape
 from .model import RiverModel
@@ -80,9 +81,3 @@ def read_bandwidth(device: torch.device, size: int = 512 << 20, repeats: int = 7
             settle(device)
             best = min(best, (time.perf_counter() - start) / calls)
     return numbers.nbytes / best / 1e9
-
-
-def settle(device: torch.device) -> None:
-    """Wait until the device has done everything asked for."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

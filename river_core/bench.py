@@ -18,9 +18,9 @@ import torch
 from .bandwidth import ReadBytes, read_bandwidth
 from .bench_report import KernelTime, Row
 from .decode import generate
+from .devices import processor
 from .errors import SettingsError
 from .kernels.choose import INT4, KernelPlan
-from .kernels.micro import processor
 from .model import RiverModel
 from .peers import HFGenerate
 from .recorder import versions

@@ -16,8 +16,8 @@ import torch
 
 from .compare import compare
 from .decode import generate, teacher_forced
+from .devices import processor
 from .errors import SettingsError
-from .kernels.micro import processor
 from .model import RiverModel
 from .records import RunRecord
 from .resumable import Lines

@@ -23,14 +23,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .bandwidth import ReadBytes, read_bandwidth, settle
+from .bandwidth import ReadBytes, read_bandwidth
 from .bench import Engine, engines, interleave, rows
 from .bench_report import Row
 from .cache_paths import cache_root
 from .decode import generate, stream
+from .devices import processor, settle
 from .errors import RiverError
 from .kernels.base import QuantMatrix
-from .kernels.micro import processor, random_matrix
+from .kernels.micro import random_matrix
 from .kernels.torch_int4 import AtenInt4, TinygemmInt4
 from .model import RiverModel
 from .random_model import SHAPES, ShapeSpec, random_model

@@ -18,7 +18,8 @@ from .cache import SharedCache
 from .cache_paths import cache_root
 from .calibration_store import CalibrationFile
 from .checkpoint import PARTS, Checkpoint
-from .errors import KernelUnavailable, SettingsError
+from .devices import find_device
+from .errors import SettingsError
 from .families import block_shapes, family_of, positions, rope_tables, rotary_order
 from .hub_folder import eos_ids, read_config, read_tokenizer
 from .kernels.base import Linear, QuantMatrix
@@ -77,7 +78,7 @@ class _Loader:
             )
         for name, (_, columns) in self.shape.matrices.items():
             check_group(settings.river, name, columns)
-        self.device = _device(settings.device)
+        self.device = find_device(settings.device)
         tables = rope_tables(self.config, self.capacity)
         self.ropes = tuple(table.to(self.device) for table in tables)
         self.rivers = cache_root() / "rivers"
@@ -243,16 +244,3 @@ def _bytes(matrix: Tensor) -> memoryview:
 def _to(matrix: QuantMatrix, device: torch.device) -> QuantMatrix:
     codes, scale, zero = (t.to(device) for t in (matrix.codes, matrix.scale, matrix.zero))
     return QuantMatrix(codes, scale, zero, matrix.group_size)
-
-
-def _device(wanted: str) -> torch.device:
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if wanted.startswith("cuda") and not torch.cuda.is_available():
-        raise KernelUnavailable(
-            f"device {wanted!r} was asked for, but torch sees no CUDA GPU; use device='cpu'."
-        )
-    try:
-        return torch.device(wanted)
-    except RuntimeError as error:
-        raise SettingsError(f"device {wanted!r} is not one torch knows; use 'cpu'.") from error

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .devices import settle
 from .errors import ModelUnavailable, SettingsError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -95,8 +96,7 @@ class _Stamps:
         self.times: list[float] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        if scores.is_cuda:
-            torch.cuda.synchronize(scores.device)
+        settle(scores.device)
         self.times.append(time.perf_counter())
         return scores
 

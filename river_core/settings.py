@@ -16,6 +16,7 @@ from .errors import SettingsError
 EXITS = ("similarity", "confidence", "gap", "fixed", "schedule", "oracle")
 HEADS = ("river", "lens")
 PREFILLS = ("exit", "full")
+DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 GROUP_SIZES = (32, 64, 128)
 
@@ -81,8 +82,8 @@ class LoadSettings:
 
     def __post_init__(self) -> None:
         kind = self.device.split(":")[0] if isinstance(self.device, str) else None
-        if kind not in ("auto", "cpu", "cuda"):
-            raise SettingsError(f"device is {self.device!r}; use 'auto', 'cpu' or 'cuda'.")
+        if kind not in DEVICES:
+            raise SettingsError(f"device is {self.device!r}; use one of {', '.join(DEVICES)}.")
         _one_of("dtype", self.dtype, DTYPES)
         if not isinstance(self.river, QuantSpec):
             raise SettingsError(f"river is {self.river!r}; give a QuantSpec.")

@@ -17,6 +17,7 @@ from ..block import (
     write_keys_values,
 )
 from ..cache import Rows, SharedCache
+from ..devices import settle
 from ..errors import RiverError
 from ..model import RiverModel
 from ..sampling import Choice, describe, greedy
@@ -176,8 +177,7 @@ class EagerExecution:
 
     def settle(self) -> None:
         """Wait until everything asked for is done (for clocks)."""
-        if self._model.device.type == "cuda":
-            torch.cuda.synchronize(self._model.device)
+        settle(self._model.device)
 
 
 def check_finite(values: Sequence[float], layer: int) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..devices import processor
 from ..errors import KernelUnavailable
 from .base import Linear, QuantMatrix
-from .micro import processor, random_matrix, random_weight, time_kernel
+from .micro import random_matrix, random_weight, time_kernel
 from .native import NativeDense, NativeInt4
 from .native_library import load_library
 from .torch_dense import MkldnnDense, TorchDense
@@ -36,6 +37,7 @@ INT4: dict[str, Callable[[QuantMatrix], Linear]] = {
     "aten-int4": AtenInt4,
     "tinygemm-int4": TinygemmInt4,
 }
+INT4_ON = {"cpu": ["native-int4", "aten-int4"], "cuda": ["tinygemm-int4"]}
 DEQUANTISED = "dequantised"  # fp32 mode (exact), or where no int4 kernel runs: a dense kernel
 FUSED = "native"  # these kernels also run as one fused call per layer (execution/native.py) ...
 FUSED_WITHIN = 1.25  # ... which is worth more than this much lost on the products alone
@@ -138,6 +140,8 @@ class Chooser:
         wanted = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}.get(dtype)
         if self.device.type == "cpu":
             return [wanted] if wanted else ["fp16", "bf16", "fp32"]
+        if self.device.type == "mps":
+            return [wanted or "fp16"]
         has_bf16 = torch.cuda.get_device_capability(self.device) >= (8, 0)
         if wanted == "bf16" and not has_bf16:
             raise KernelUnavailable(
@@ -164,7 +168,7 @@ class Chooser:
 
     def _int4(self, shape: Shape) -> dict[str, float]:
         """Microseconds of every int4 kernel that runs here; dequantised where none does."""
-        names = ["native-int4", "aten-int4"] if self.device.type == "cpu" else ["tinygemm-int4"]
+        names = INT4_ON.get(self.device.type, [])
 
         def build(name: str, seed: int) -> Linear:
             matrix = random_matrix(shape, self.group, seed)

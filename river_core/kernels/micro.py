@@ -5,14 +5,13 @@ Knows one kernel at a time; which of several to take is choose.py's.
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from ..devices import settle
 from ..errors import KernelUnavailable
 from .base import Linear, QuantMatrix
 
@@ -52,10 +51,10 @@ def time_kernel(build: Callable[[int], Linear], shape: Shape, device: torch.devi
     spent: list[float] = []
     for _ in range(4):
         for kernel in kernels:
-            _settle(device)
+            settle(device)
             start = time.perf_counter()
             kernel(x)
-            _settle(device)
+            settle(device)
             spent.append(time.perf_counter() - start)
     return round(min(spent[copies:]) * 1e6, 2)
 
@@ -68,22 +67,3 @@ def verify(kernel: Linear, x: Tensor) -> None:
         raise KernelUnavailable(
             f"{kernel.name} is off by {float(error):.3f} on {kernel.shape} and is not used."
         )
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def processor(device: torch.device) -> str:
-    """A short name of the processor that kernels run on, for keys and for the page."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                name = line.split(":", 1)[1].strip()
-                break
-    return f"{name} ({torch.backends.cpu.get_cpu_capability()})"
