@@ -255,11 +255,13 @@ def eos_ids(
     return tuple(found)
 
 
-def gguf_config_and_tokenizer(path: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerBase]:
-    """Configuration and tokenizer of a GGUF file, as transformers reads them from its metadata.
+def gguf_config_and_tokenizer(
+    path: Path, model_type: str, settings: dict[str, Any]
+) -> tuple[PretrainedConfig, PreTrainedTokenizerBase]:
+    """The configuration of a `model_type` with these settings, and a GGUF file's tokenizer.
 
-    Without a quantisation marker: the weights become ordinary 16-bit ones. Raises UnsupportedModel
-    for metadata that transformers cannot turn into either.
+    transformers builds the tokenizer from the file's metadata. Raises UnsupportedModel for metadata
+    that it cannot turn into either.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, PreTrainedTokenizerFast
@@ -269,13 +271,11 @@ def gguf_config_and_tokenizer(path: Path) -> tuple[PretrainedConfig, PreTrainedT
     where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
     try:
         with _quiet():
-            config = AutoConfig.from_pretrained(str(path.parent), **where)
+            config = AutoConfig.for_model(model_type, **settings)
             tokenizer = PreTrainedTokenizerFast.from_pretrained(str(path.parent), **where)
     except failures as error:
         raise UnsupportedModel(
             f"the GGUF file {path.name} describes a model or tokenizer that cannot be rebuilt "
             f"({_short(error)}); choose the Hugging Face version of this model."
         ) from error
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
     return config, tokenizer

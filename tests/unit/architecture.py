@@ -37,7 +37,8 @@ _CORE: Rows = (
     ("quantize.py", "weights.py", "calibration_store.py", "model.py", "plan.py", "random_model.py"),
     (
         *("tensor_names.py", "families.py", "model_store.py", "folders.py"),
-        *("gguf_metadata.py", "gguf_files.py"),
+        *("gguf_architectures.py", "gguf_reader.py", "gguf_metadata.py"),
+        *("gguf_tokenizers.py", "gguf_files.py"),
         *("hub_files.py", "packaged.py", "sources.py", "loading.py"),
         *("exits.py", "fills.py", "policies.py", "planning.py", "prompts.py"),
     ),
