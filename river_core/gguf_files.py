@@ -80,6 +80,11 @@ def convert(path: Path, out: Path, progress: Progress | None = None) -> dict[str
         apply_llama3_rope(config, plan.factors.freqs)
     complete_tokenizer(tokenizer, source.metadata, config.max_position_embeddings)
     _check_shapes(plan, config, path)
+    if len(tokenizer) > config.vocab_size:
+        raise UnsupportedModel(
+            f"the GGUF file {path.name} is not complete: its tokenizer has {len(tokenizer)} tokens "
+            f"for {config.vocab_size} rows of the embedding; choose another file of this model."
+        )
     config.save_pretrained(out)
     tokenizer.save_pretrained(out)
     _write_generation_config(out, config, end_ids(tokenizer, source.metadata))
