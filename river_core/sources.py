@@ -74,15 +74,16 @@ def _folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 
-def resolve(name: str, *, progress: Progress | None = None) -> Source:
+def resolve(name: str, *, progress: Progress | None = None, accept_licence: bool = False) -> Source:
     """Find the model called `name`, downloading or converting it where needed.
 
     `name` is a known name, a folder in hub layout, a .gguf file, or a hub id ``owner/name`` or
-    ``owner/name@revision``. `progress(text, fraction or None)` is called while work goes on.
+    ``owner/name@revision``. `progress(text, fraction or None)` is called while work goes on;
+    `accept_licence` says that a person has accepted the terms of a packaged model that has some.
     Raises ModelUnavailable (cannot be had) or UnsupportedModel (cannot be run).
     """
-    if name == PACKAGED:
-        return _packaged(name, progress)
+    if name in packaged.MODELS:
+        return _packaged(name, packaged.MODELS[name], progress, accept_licence)
     if name == DEFAULT:
         return _default(name, progress)
     path = Path(name).expanduser()
@@ -98,16 +99,19 @@ def resolve(name: str, *, progress: Progress | None = None) -> Source:
     match = _HUB_ID.fullmatch(name)
     if match is None:
         raise ModelUnavailable(
-            f"unknown model name {name!r}; use {DEFAULT}, {PACKAGED}, a hub id such as owner/name "
-            "or owner/name@revision, a folder in Hugging Face layout, or a path to a .gguf file."
+            f"unknown model name {name!r}; use {DEFAULT}, {', '.join(packaged.MODELS)}, a hub id "
+            "such as owner/name or owner/name@revision, a folder in Hugging Face layout, or a path "
+            "to a .gguf file."
         )
     folder = hub_files.fetch(match["repo"], match["revision"], _PATIENCE, progress)
     return _from_hub(name, match["repo"], folder)
 
 
-def _packaged(name: str, progress: Progress | None) -> Source:
-    folder = packaged.ensure(progress)
-    return Source(name, folder, packaged.ORIGIN, packaged.VERSION, packaged=True)
+def _packaged(
+    name: str, model: packaged.PackagedModel, progress: Progress | None, accepted: bool
+) -> Source:
+    folder = packaged.ensure(model, progress, accepted=accepted)
+    return Source(name, folder, model.origin, model.version, packaged=True)
 
 
 def _default(name: str, progress: Progress | None) -> Source:
@@ -125,7 +129,7 @@ def _default(name: str, progress: Progress | None) -> Source:
 
 
 def _instead(name: str, reason: str, progress: Progress | None) -> Source:
-    source = _packaged(name, progress)
+    source = _packaged(name, packaged.SMOLLM2, progress, accepted=False)
     return replace(source, origin=f"{source.origin}; used because {reason}")
 
 

@@ -39,7 +39,7 @@ _CORE: Rows = (
         *("tensor_names.py", "families.py", "model_store.py", "folders.py"),
         *("gguf_architectures.py", "gguf_reader.py", "gguf_metadata.py"),
         *("gguf_tokenizers.py", "gguf_files.py"),
-        *("hub_files.py", "packaged.py", "sources.py", "loading.py"),
+        *("hub_files.py", "pip_wheels.py", "packaged.py", "sources.py", "loading.py"),
         *("exits.py", "fills.py", "policies.py", "planning.py", "prompts.py"),
     ),
     (
