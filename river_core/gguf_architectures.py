@@ -80,7 +80,8 @@ class GgufArchitecture:
     `layer` gives the place of every tensor ``blk.N.<name>``, all of them required. `rope` names the
     tensors that hold RoPE divisors, which go into the configuration. With `permuted` the rows of q
     and k alternate between the halves that RoPE pairs; `norm_offset` is what the file adds to every
-    norm weight.
+    norm weight. `dtype` is what the configuration advises to run in: Gemma's residual stream leaves
+    the range of float16, in which the weights are written all the same.
     """
 
     name: str
@@ -90,6 +91,7 @@ class GgufArchitecture:
     rope: tuple[str, ...] = ()
     permuted: bool = False
     norm_offset: float = 0.0
+    dtype: str = "float16"
 
     def places(self, layers: int) -> dict[str, Place]:
         """Place of each tensor that a model with so many layers must have, by the file's name."""
@@ -111,7 +113,9 @@ _ALL = (
     GgufArchitecture("llama", "llama", "LlamaForCausalLM", _LLAMA, _FREQS, permuted=True),
     GgufArchitecture("qwen2", "qwen2", "Qwen2ForCausalLM", _QWEN2),
     GgufArchitecture("qwen3", "qwen3", "Qwen3ForCausalLM", {**_LLAMA, **_HEAD_NORMS}),
-    GgufArchitecture("gemma3", "gemma3_text", "Gemma3ForCausalLM", _GEMMA3, norm_offset=1.0),
+    GgufArchitecture(
+        "gemma3", "gemma3_text", "Gemma3ForCausalLM", _GEMMA3, norm_offset=1.0, dtype="bfloat16"
+    ),
     GgufArchitecture("phi3", "phi3", "Phi3ForCausalLM", _PHI3, _LONG_SHORT),
     GgufArchitecture("smollm3", "smollm3", "SmolLM3ForCausalLM", _LLAMA, permuted=True),
     GgufArchitecture("olmo2", "olmo2", "Olmo2ForCausalLM", _OLMO2),

@@ -75,6 +75,7 @@ def convert(path: Path, out: Path, progress: Progress | None = None) -> dict[str
     settings = model_settings(
         source, int(plan.tensors[_EMBED].shape[1]), _HEAD not in plan.tensors, plan.factors
     )
+    report("rebuilding the tokenizer", None)  # half a minute for the quarter million of Gemma
     config, tokenizer = gguf_config_and_tokenizer(path, source.architecture.model_type, settings)
     if plan.factors.freqs is not None:
         apply_llama3_rope(config, plan.factors.freqs)

@@ -82,7 +82,7 @@ def model_settings(
     heads = source.number("attention.head_count")
     settings: dict[str, Any] = {
         "architectures": [source.architecture.model_class],
-        "dtype": "float16",
+        "dtype": source.architecture.dtype,
         "vocab_size": vocab_size,
         "tie_word_embeddings": tied,
         "max_position_embeddings": source.number("context_length"),
