@@ -20,6 +20,7 @@ from .block import BlockShape
 from .errors import ModelUnavailable, UnsupportedModel
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
@@ -256,12 +257,12 @@ def eos_ids(
 
 
 def gguf_config_and_tokenizer(
-    path: Path, model_type: str, settings: dict[str, Any]
+    path: Path, model_type: str, settings: dict[str, Any], backend: Tokenizer | None
 ) -> tuple[PretrainedConfig, PreTrainedTokenizerBase]:
     """The configuration of a `model_type` with these settings, and a GGUF file's tokenizer.
 
-    transformers builds the tokenizer from the file's metadata. Raises UnsupportedModel for metadata
-    that it cannot turn into either.
+    `backend` is the tokenizer's inner part; without one transformers builds it from the file's
+    metadata. Raises UnsupportedModel for metadata that cannot be turned into either.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, PreTrainedTokenizerFast
@@ -272,7 +273,11 @@ def gguf_config_and_tokenizer(
     try:
         with _quiet():
             config = AutoConfig.for_model(model_type, **settings)
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(str(path.parent), **where)
+            tokenizer = (
+                PreTrainedTokenizerFast.from_pretrained(str(path.parent), **where)
+                if backend is None
+                else PreTrainedTokenizerFast(tokenizer_object=backend)
+            )
     except failures as error:
         raise UnsupportedModel(
             f"the GGUF file {path.name} describes a model or tokenizer that cannot be rebuilt "

@@ -22,7 +22,7 @@ from .errors import UnsupportedModel
 from .families import gguf_config_and_tokenizer
 from .gguf_metadata import RopeFactors, apply_llama3_rope, model_settings
 from .gguf_reader import GgufFile, check_magic, open_gguf
-from .gguf_tokenizers import complete_tokenizer, end_ids
+from .gguf_tokenizers import build_backend, complete_tokenizer, end_ids
 from .model_store import Progress, publish
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def convert(path: Path, out: Path, progress: Progress | None = None) -> dict[str
         source, int(plan.tensors[_EMBED].shape[1]), _HEAD not in plan.tensors, plan.factors
     )
     report("rebuilding the tokenizer", None)  # half a minute for the quarter million of Gemma
-    config, tokenizer = gguf_config_and_tokenizer(path, source.architecture.model_type, settings)
+    config, tokenizer = gguf_config_and_tokenizer(
+        path, source.architecture.model_type, settings, build_backend(source)
+    )
     if plan.factors.freqs is not None:
         apply_llama3_rope(config, plan.factors.freqs)
     complete_tokenizer(tokenizer, source.metadata, config.max_position_embeddings)

@@ -41,6 +41,11 @@ class GgufFile:
             )
         return value
 
+    def array(self, key: str) -> list[Any] | None:
+        """The list stored under a full name (the vocabulary's are not in `metadata`), or None."""
+        field = self.reader.fields.get(key)
+        return None if field is None else list(field.contents())
+
 
 def open_gguf(path: Path) -> GgufFile:
     """Open a GGUF file of a supported architecture and read its header.

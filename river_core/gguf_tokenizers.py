@@ -1,6 +1,7 @@
-"""What a GGUF file's metadata says of the tokenizer, beyond what transformers reads.
+"""The tokenizer of a GGUF file, rebuilt from its vocabulary and metadata.
 
-Works on the object that families.py returns; knows nothing of tensors, folders or our engine.
+Byte-level and Gemma's vocabularies are rebuilt here, the same whatever the version of transformers;
+of other sentencepiece ones transformers' reading is completed. Knows nothing of tensors or folders.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ from typing import TYPE_CHECKING, Any
 from .errors import UnsupportedModel
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerBase
 
+    from .gguf_reader import GgufFile
+
+_CONTROL, _USER_DEFINED = 3, 4  # kinds of tokens in `tokenizer.ggml.token_type`
+_BLANK = "\u2581"  # sentencepiece's space
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -70,23 +76,94 @@ _UNWANTED = (
 )
 
 
+def build_backend(source: GgufFile) -> Tokenizer | None:
+    """The file's tokenizer without names for its special tokens; None where transformers reads it.
+
+    Raises UnsupportedModel for a byte-level vocabulary of a kind that is not known here.
+    """
+    split = _split(source.metadata)
+    if split is None and source.architecture.name != "gemma3":
+        return None
+    tokens = source.array("tokenizer.ggml.tokens") or []
+    backend = _gemma(source, tokens) if split is None else _byte_level(source, tokens, split)
+    _add_special(backend, tokens, source.array("tokenizer.ggml.token_type") or [])
+    return backend
+
+
+def _byte_level(source: GgufFile, tokens: list[str], split: _Split) -> Tokenizer:
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    merges = [merge.split(" ") for merge in source.array("tokenizer.ggml.merges") or []]
+    model = models.BPE(
+        vocab={token: number for number, token in enumerate(tokens)},
+        merges=[(left, right) for left, right in merges],
+        ignore_merges=split.whole,
+        continuing_subword_prefix="",
+        end_of_word_suffix="",
+    )
+    backend = Tokenizer(model)
+    backend.normalizer = normalizers.NFC() if split.nfc else normalizers.Sequence([])
+    backend.pre_tokenizer = _pre_tokenizer(split)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _gemma(source: GgufFile, tokens: list[str]) -> Tokenizer:
+    """Gemma's sentencepiece BPE: no space before the first word, bytes for what has no token.
+
+    The file stores tokens of several spaces as spaces. It has no merges: any two tokens that make
+    a third one merge, the earliest made first.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    tokens[:] = [_BLANK * len(t) if len(t) > 1 and not t.strip(" ") else t for t in tokens]
+    vocab = {token: number for number, token in enumerate(tokens)}
+    halves = ((t[:cut], t[cut:]) for t in tokens for cut in range(len(t) - 1, 0, -1))
+    merges = [(left, right) for left, right in halves if left in vocab and right in vocab]
+    unknown = source.metadata.get("tokenizer.ggml.unknown_token_id")
+    model = models.BPE(
+        vocab=vocab,
+        merges=merges,
+        unk_token=None if unknown is None else tokens[unknown],
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    backend = Tokenizer(model)
+    backend.normalizer = normalizers.Replace(" ", _BLANK)
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace(_BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return backend
+
+
+def _add_special(backend: Tokenizer, tokens: list[str], kinds: list[int]) -> None:
+    """Mark the tokens that are found whole in the text: control tokens and the user's own."""
+    from tokenizers import AddedToken
+
+    for kind, special in ((_CONTROL, True), (_USER_DEFINED, False)):
+        found = [token for token, k in zip(tokens, kinds, strict=False) if k == kind]
+        added = [AddedToken(token, normalized=False, special=special) for token in found]
+        (backend.add_special_tokens if special else backend.add_tokens)(added)
+
+
 def complete_tokenizer(
     tokenizer: PreTrainedTokenizerBase, metadata: Mapping[str, Any], max_length: int
 ) -> None:
-    """Set in place how text is split before merging, special tokens, BOS and the longest input.
-
-    Raises UnsupportedModel for a byte-level tokenizer of a kind that is not known here.
-    """
-    split = _split(metadata)
-    if split is not None:
-        _make_byte_level(tokenizer, split)
+    """Set in place special tokens, chat template, BOS and the longest input."""
     for name, key in _SPECIAL_TOKENS.items():
         number = metadata.get(f"tokenizer.ggml.{key}")
         if number is not None:
             setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(number))
+    template = metadata.get("tokenizer.chat_template")
+    if isinstance(template, str):
+        tokenizer.chat_template = template
+    split = _split(metadata)
     bos_unless_stated = split is None or split.bos
     tokenizer.add_bos_token = metadata.get("tokenizer.ggml.add_bos_token", bos_unless_stated)
     tokenizer.model_max_length = max_length
+    if split is not None:
+        tokenizer.clean_up_tokenization_spaces = False
     for name in _UNWANTED:
         tokenizer.init_kwargs.pop(name, None)
 
@@ -100,20 +177,6 @@ def end_ids(tokenizer: PreTrainedTokenizerBase, metadata: Mapping[str, Any]) -> 
     if isinstance(template, str):
         found += [special.get(token) for token in _TURN_ENDS if token in template]
     return list(dict.fromkeys(number for number in found if isinstance(number, int)))
-
-
-def _make_byte_level(tokenizer: PreTrainedTokenizerBase, split: _Split) -> None:
-    """The same byte-level BPE whatever the transformers version made of the file."""
-    from tokenizers import decoders, normalizers
-
-    backend = tokenizer.backend_tokenizer
-    backend.normalizer = normalizers.NFC() if split.nfc else normalizers.Sequence([])
-    backend.pre_tokenizer = _pre_tokenizer(split)
-    backend.decoder = decoders.ByteLevel()
-    backend.model.byte_fallback = False
-    backend.model.fuse_unk = False
-    backend.model.ignore_merges = split.whole
-    tokenizer.clean_up_tokenization_spaces = False
 
 
 def _split(metadata: Mapping[str, Any]) -> _Split | None:
