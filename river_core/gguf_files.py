@@ -1,14 +1,13 @@
-"""A GGUF file of architecture llama -> a folder in hub layout with 16-bit safetensors.
+"""A GGUF file -> a folder in hub layout with 16-bit safetensors.
 
-Tensors are read and dequantised with gguf's own code; transformers (through families.py) gives
-configuration and tokenizer. Knows nothing of where files come from or of our engine.
+Tensors are read and dequantised with gguf's own code; transformers (through families.py) gives the
+configuration's class and the tokenizer. Knows nothing of where files come from or of our engine.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,14 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from .cache_paths import cache_root
-from .errors import ModelUnavailable, UnsupportedModel
-from .gguf_metadata import complete_config, complete_tokenizer
+from .errors import UnsupportedModel
+from .gguf_metadata import RopeFactors, apply_llama3_rope, model_settings
+from .gguf_reader import GgufFile, check_magic, open_gguf
+from .gguf_tokenizers import build_backend, complete_tokenizer, end_ids
 from .hub_folder import gguf_config_and_tokenizer
 from .model_store import Progress, publish
-from .tensor_names import TENSOR_NAMES
 
 if TYPE_CHECKING:
-    from gguf import GGUFReader, ReaderTensor
+    from gguf import ReaderTensor
     from transformers import PretrainedConfig
 
     Array = npt.NDArray[Any]
@@ -34,96 +34,16 @@ if TYPE_CHECKING:
 FORMAT = "1"  # of the folders made here; a change makes older ones be built again
 _SHARD_BYTES = 2 * 2**30
 _FP16_MAX = 65504.0
-_LAYER_TENSORS = {
-    "attn_norm": TENSOR_NAMES.attn_norm,
-    "attn_q": TENSOR_NAMES.q,
-    "attn_k": TENSOR_NAMES.k,
-    "attn_v": TENSOR_NAMES.v,
-    "attn_output": TENSOR_NAMES.o,
-    "ffn_norm": TENSOR_NAMES.ffn_norm,
-    "ffn_gate": TENSOR_NAMES.gate,
-    "ffn_up": TENSOR_NAMES.up,
-    "ffn_down": TENSOR_NAMES.down,
-}
+_EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
-class GgufFile:
-    """An opened GGUF file: its path, its scalar metadata, and gguf's reader over its tensors."""
+class _Plan:
+    """Hub name -> tensor of the file and the letters of its shape; and its RoPE divisors."""
 
-    path: Path
-    metadata: dict[str, Any]
-    reader: GGUFReader
-
-    def number(self, key: str) -> int:
-        """The whole number stored under ``llama.<key>``; UnsupportedModel where there is none."""
-        value = self.metadata.get(f"llama.{key}")
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise UnsupportedModel(
-                f"the GGUF file {self.path.name} does not state llama.{key} as one number for all "
-                "layers; choose another file of this model."
-            )
-        return value
-
-
-def open_gguf(path: Path) -> GgufFile:
-    """Open a GGUF file of architecture llama and read its header.
-
-    Raises ModelUnavailable (missing, not a GGUF file, truncated) and UnsupportedModel (version,
-    byte order, architecture).
-    """
-    _check_magic(path)
-    from gguf import GGUFReader
-
-    try:
-        reader = GGUFReader(path)
-        metadata = {
-            name: field.contents()
-            for name, field in reader.fields.items()
-            if field.types and field.types[0].name != "ARRAY"
-        }
-    except (ValueError, IndexError, KeyError, OverflowError, MemoryError, TypeError) as error:
-        raise ModelUnavailable(
-            f"the GGUF file {path} is cut off or damaged; download it again."
-        ) from error
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    architecture = metadata.get("general.architecture")
-    if architecture != "llama":
-        raise UnsupportedModel(
-            f"the GGUF file {path.name} holds a model of architecture {architecture!r}, but only "
-            "'llama' is supported; choose another file."
-        )
-    return GgufFile(path, metadata, reader)
-
-
-def _unreadable(path: Path, error: OSError) -> ModelUnavailable:
-    return ModelUnavailable(
-        f"the GGUF file {path} cannot be read ({error.strerror or type(error).__name__}); check "
-        "the path and its permissions."
-    )
-
-
-def _check_magic(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            head = file.read(8)
-    except FileNotFoundError:
-        raise ModelUnavailable(f"the GGUF file {path} does not exist; check the path.") from None
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    if head[:4] != b"GGUF"[: len(head[:4])] or not head:
-        raise ModelUnavailable(
-            f"{path} is not a GGUF file (it does not begin with 'GGUF'); give another file."
-        )
-    if len(head) < 8:
-        raise ModelUnavailable(f"the GGUF file {path} is cut off or damaged; download it again.")
-    version = struct.unpack("<I", head[4:])[0]
-    if version not in (2, 3):
-        raise UnsupportedModel(
-            f"the GGUF file {path.name} is of a version or byte order that is not supported; use "
-            "a little-endian file of version 2 or 3."
-        )
+    tensors: dict[str, ReaderTensor]
+    shapes: dict[str, str]
+    factors: RopeFactors
 
 
 def convert_cached(path: Path, progress: Progress | None = None) -> tuple[Path, dict[str, object]]:
@@ -132,7 +52,7 @@ def convert_cached(path: Path, progress: Progress | None = None) -> tuple[Path, 
     The folder lies in the cache under the file's path; another size or modification time of the
     file makes it be built again. Raises what `open_gguf` and `convert` raise.
     """
-    _check_magic(path)
+    check_magic(path)
     path = path.resolve()
     stat = path.stat()
     place = hashlib.sha256(str(path).encode()).hexdigest()[:12]
@@ -151,69 +71,88 @@ def convert(path: Path, out: Path, progress: Progress | None = None) -> dict[str
     report = progress or (lambda text, fraction: None)
     report(f"reading {path.name}", None)
     source = open_gguf(path)
-    plan, rope_factors = _plan(source)
-    config, tokenizer = gguf_config_and_tokenizer(path)
-    complete_config(config, source.metadata, rope_factors)
+    plan = _plan(source)
+    settings = model_settings(
+        source, int(plan.tensors[_EMBED].shape[1]), _HEAD not in plan.tensors, plan.factors
+    )
+    report("rebuilding the tokenizer", None)  # half a minute for the quarter million of Gemma
+    config, tokenizer = gguf_config_and_tokenizer(
+        path, source.architecture.model_type, settings, build_backend(source)
+    )
+    if plan.factors.freqs is not None:
+        apply_llama3_rope(config, plan.factors.freqs)
     complete_tokenizer(tokenizer, source.metadata, config.max_position_embeddings)
-    config.vocab_size = int(plan[TENSOR_NAMES.embed].shape[1])
-    config.tie_word_embeddings = TENSOR_NAMES.head not in plan
     _check_shapes(plan, config, path)
+    if len(tokenizer) > config.vocab_size:
+        raise UnsupportedModel(
+            f"the GGUF file {path.name} is not complete: its tokenizer has {len(tokenizer)} tokens "
+            f"for {config.vocab_size} rows of the embedding; choose another file of this model."
+        )
     config.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    _write_generation_config(out, config)
-    _write_tensors(plan, config, out, report)
+    _write_generation_config(out, config, end_ids(tokenizer, source.metadata))
+    _write_tensors(plan.tensors, _Layout(source, config), out, report)
     stored = Counter[str]()
-    for tensor in plan.values():
+    for tensor in plan.tensors.values():
         stored[tensor.tensor_type.name] += tensor.n_elements if "blk." in tensor.name else 0
     return {"stored": stored.most_common(1)[0][0]}
 
 
-def _plan(source: GgufFile) -> tuple[dict[str, ReaderTensor], list[float] | None]:
-    """Hub name -> tensor of the file, none unknown and none missing; and its RoPE factors."""
-    names = {"token_embd.weight": TENSOR_NAMES.embed, "output_norm.weight": TENSOR_NAMES.final_norm}
-    for layer in range(source.number("block_count")):
-        for short, pattern in _LAYER_TENSORS.items():
-            names[f"blk.{layer}.{short}.weight"] = pattern.format(layer=layer)
+def _plan(source: GgufFile) -> _Plan:
+    """The place of every tensor of the file, none unknown and none missing."""
+    architecture = source.architecture
+    places = architecture.places(source.number("block_count"))
     tensors = {tensor.name: tensor for tensor in source.reader.tensors}
-    factors = tensors.pop("rope_freqs.weight", None)
-    for name in names:
+    divisors = {name: tensors.pop(name, None) for name in architecture.rope}
+    for name in places:
         if name not in tensors:
             raise UnsupportedModel(
-                f"the GGUF file {source.path.name} lacks the tensor {name!r} of a Llama model; "
-                "choose another file of this model."
+                f"the GGUF file {source.path.name} lacks the tensor {name!r} of a "
+                f"{architecture.name} model; choose another file of this model."
             )
-    names["output.weight"] = TENSOR_NAMES.head
+    places |= architecture.optional
     for name in tensors:
-        if name not in names:
+        if name not in places:
             raise UnsupportedModel(
-                f"the GGUF file {source.path.name} holds a tensor {name!r} that a Llama model does "
-                "not have; choose the Hugging Face version of this model."
+                f"the GGUF file {source.path.name} holds a tensor {name!r} that a "
+                f"{architecture.name} model does not have here; choose the Hugging Face version of "
+                "this model."
             )
-    plan = {hub: tensors[name] for name, hub in names.items() if name in tensors}
-    return plan, None if factors is None else factors.data.astype(float).tolist()
-
-
-def _check_shapes(plan: dict[str, ReaderTensor], config: PretrainedConfig, path: Path) -> None:
-    d, f = config.hidden_size, config.intermediate_size
-    q, kv = (
-        config.head_dim * heads
-        for heads in (config.num_attention_heads, config.num_key_value_heads)
+    found = {name: place for name, place in places.items() if name in tensors}
+    return _Plan(
+        {hub: tensors[name] for name, (hub, _) in found.items()},
+        dict(found.values()),
+        RopeFactors(*(_list(divisors.get(f"rope_{name}.weight")) for name in _DIVISORS)),
     )
-    wanted = {"q_proj": (q, d), "k_proj": (kv, d), "v_proj": (kv, d), "o_proj": (d, q)}
-    wanted |= {"gate_proj": (f, d), "up_proj": (f, d), "down_proj": (d, f)}
-    wanted |= {"embed_tokens": (config.vocab_size, d), "lm_head": (config.vocab_size, d)}
-    for name, tensor in plan.items():
+
+
+_DIVISORS = ("freqs", "factors_long", "factors_short")
+
+
+def _list(tensor: ReaderTensor | None) -> list[float] | None:
+    return None if tensor is None else tensor.data.astype(float).tolist()
+
+
+def _check_shapes(plan: _Plan, config: PretrainedConfig, path: Path) -> None:
+    d, f, h = config.hidden_size, config.intermediate_size, config.head_dim
+    q, k = h * config.num_attention_heads, h * config.num_key_value_heads
+    sizes = {"d": d, "f": f, "h": h, "q": q, "k": k, "a": q + 2 * k, "g": 2 * f}
+    sizes["v"] = config.vocab_size
+    for name, tensor in plan.tensors.items():
         found = tuple(reversed(tensor.shape.tolist()))
-        if found != wanted.get(name.split(".")[-2], (d,)):
+        if found != tuple(sizes[letter] for letter in plan.shapes[name]):
             raise UnsupportedModel(
                 f"the GGUF file {path.name} holds {tensor.name!r} with the shape {found}, which "
                 "its own settings contradict; choose another file of this model."
             )
 
 
-def _write_generation_config(out: Path, config: PretrainedConfig) -> None:
-    names = ("bos_token_id", "eos_token_id", "pad_token_id")
-    content = {name: getattr(config, name, None) for name in names}
+def _write_generation_config(out: Path, config: PretrainedConfig, ends: list[int]) -> None:
+    content = {
+        "bos_token_id": config.bos_token_id,
+        "eos_token_id": ends if len(ends) > 1 else config.eos_token_id,
+        "pad_token_id": config.pad_token_id,
+    }
     content = {name: value for name, value in content.items() if value is not None}
     (out / "generation_config.json").write_text(json.dumps(content, indent=2), encoding="utf-8")
 
@@ -228,8 +167,27 @@ def unpermute(rows: Array, heads: int) -> Array:
     return rows.reshape(heads, half, 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
-def _values(name: str, tensor: ReaderTensor, config: PretrainedConfig) -> Array:
-    """The tensor in hub layout: fp16, or fp32 for a norm that fp16 would change."""
+@dataclass(frozen=True)
+class _Layout:
+    """How the file stores what the hub stores otherwise."""
+
+    source: GgufFile
+    config: PretrainedConfig
+
+    def undo(self, name: str, values: Array) -> Array:
+        """The fp32 values under a hub name as the hub has them."""
+        architecture = self.source.architecture
+        if architecture.permuted and "q_proj" in name:
+            return unpermute(values, self.config.num_attention_heads)
+        if architecture.permuted and "k_proj" in name:
+            return unpermute(values, self.config.num_key_value_heads)
+        if architecture.norm_offset and name.endswith("norm.weight"):
+            return values - np.float32(architecture.norm_offset)
+        return values
+
+
+def _values(name: str, tensor: ReaderTensor, layout: _Layout) -> Array:
+    """The tensor in hub layout: fp16, or fp32 for a vector (norm, bias) that fp16 would change."""
     from gguf import dequantize
 
     try:
@@ -239,10 +197,7 @@ def _values(name: str, tensor: ReaderTensor, config: PretrainedConfig) -> Array:
             f"the GGUF file stores {tensor.name!r} as {tensor.tensor_type.name}, which cannot be "
             "read; choose a Q4, Q8 or F16 file of this model."
         ) from error
-    if "q_proj" in name:
-        full = unpermute(full, config.num_attention_heads)
-    elif "k_proj" in name:
-        full = unpermute(full, config.num_key_value_heads)
+    full = layout.undo(name, full)
     with np.errstate(over="ignore"):
         half = full.astype(np.float16)
     if full.ndim == 1 and not np.array_equal(half.astype(np.float32), full):
@@ -269,7 +224,7 @@ def _shards(plan: dict[str, ReaderTensor]) -> Iterator[list[str]]:
 
 
 def _write_tensors(
-    plan: dict[str, ReaderTensor], config: PretrainedConfig, out: Path, report: Progress
+    plan: dict[str, ReaderTensor], layout: _Layout, out: Path, report: Progress
 ) -> None:
     from safetensors.numpy import save_file
 
@@ -282,7 +237,7 @@ def _write_tensors(
         values: dict[str, Array] = {}
         for name in group:
             report("converting the weights to 16 bits", len(index) / len(plan))
-            values[name] = _values(name, plan[name], config)
+            values[name] = _values(name, plan[name], layout)
             index[name] = file
         total += sum(value.nbytes for value in values.values())
         save_file(values, out / file, metadata={"format": "pt"})

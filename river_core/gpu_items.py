@@ -283,13 +283,12 @@ def expected_bytes(spec: ShapeSpec, model: RiverModel) -> float:
     shape, reads, cache = spec.block, ReadBytes.of_model(model), model.cache
     kept = sum(w is not None for w in model.river)
     number = model.embedding.element_size()
-    embedding = spec.vocab * shape.hidden * number
     norms = (2 * spec.layers + 1) * shape.hidden * 4
     kv = 2 * spec.layers * cache.capacity * shape.kv_heads * shape.head_dim * number
     rope = 2 * cache.capacity * shape.head_dim * 4
     head = 0.0 if spec.tied else reads.head
     layers = spec.layers * reads.layer + kept * reads.twin
-    return embedding + head + layers + norms + kv + rope
+    return spec.vocab * shape.hidden * number + head + layers + norms + kv + rope
 
 
 ITEMS: dict[str, Item] = {

@@ -17,6 +17,7 @@ from .errors import ModelUnavailable, UnsupportedModel
 from .families import check_family, check_storage
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
@@ -133,11 +134,13 @@ def eos_ids(
     return tuple(found)
 
 
-def gguf_config_and_tokenizer(path: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerBase]:
-    """Configuration and tokenizer of a GGUF file, as transformers reads them from its metadata.
+def gguf_config_and_tokenizer(
+    path: Path, model_type: str, settings: dict[str, Any], backend: Tokenizer | None
+) -> tuple[PretrainedConfig, PreTrainedTokenizerBase]:
+    """The configuration of a `model_type` with these settings, and a GGUF file's tokenizer.
 
-    Without a quantisation marker: the weights become ordinary 16-bit ones. Raises UnsupportedModel
-    for metadata that transformers cannot turn into either.
+    `backend` is the tokenizer's inner part; without one transformers builds it from the file's
+    metadata. Raises UnsupportedModel for metadata that cannot be turned into either.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, PreTrainedTokenizerFast
@@ -147,13 +150,15 @@ def gguf_config_and_tokenizer(path: Path) -> tuple[PretrainedConfig, PreTrainedT
     where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
     try:
         with _quiet():
-            config = AutoConfig.from_pretrained(str(path.parent), **where)
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(str(path.parent), **where)
+            config = AutoConfig.for_model(model_type, **settings)
+            tokenizer = (
+                PreTrainedTokenizerFast.from_pretrained(str(path.parent), **where)
+                if backend is None
+                else PreTrainedTokenizerFast(tokenizer_object=backend)
+            )
     except failures as error:
         raise UnsupportedModel(
             f"the GGUF file {path.name} describes a model or tokenizer that cannot be rebuilt "
             f"({_short(error)}); choose the Hugging Face version of this model."
         ) from error
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
     return config, tokenizer

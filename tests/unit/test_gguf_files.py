@@ -165,12 +165,12 @@ def _without(tensors: dict[str, Any], name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "case, words",
     [
-        ("arch", "'qwen2'"),
+        ("arch", "'qwen2moe'"),
         ("bias", "'blk.0.attn_q.bias'"),
         ("lacks", "'blk.1.ffn_up.weight'"),
         ("shape", "shape (96, 32)"),
         ("overflow", "not finite in 16 bits"),
-        ("pre", "'qwen2'"),
+        ("pre", "'chameleon'"),
         ("no pre", "None"),
         ("yarn", "RoPE"),
         ("factors", "RoPE"),
@@ -180,7 +180,7 @@ def test_what_cannot_be_run_is_refused_by_name(tmp_path: Path, case: str, words:
     tensors = gguf_tensors(tiny_model(tied=True))
     settings: dict[str, Any] = {}
     if case == "arch":
-        settings["arch"] = "qwen2"
+        settings["arch"] = "qwen2moe"
     elif case == "bias":
         tensors["blk.0.attn_q.bias"] = np.zeros(HIDDEN, dtype=np.float32)
     elif case == "lacks":
@@ -191,7 +191,7 @@ def test_what_cannot_be_run_is_refused_by_name(tmp_path: Path, case: str, words:
         tensors["blk.0.ffn_gate.weight"] = np.full((FFN, HIDDEN), 1e6, dtype=np.float32)
         settings["kind"] = gguf.GGMLQuantizationType.F32
     elif case in ("pre", "no pre"):
-        settings["pre"] = "qwen2" if case == "pre" else None
+        settings["pre"] = "chameleon" if case == "pre" else None
     elif case == "yarn":
         settings["extra"] = {"llama.rope.scaling.type": "yarn"}
     else:

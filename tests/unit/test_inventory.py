@@ -51,7 +51,7 @@ def _packaged() -> Path:
         fill(out)
         return {}
 
-    publish(packaged.packaged_folder(), packaged._KEY, build)
+    publish(packaged.packaged_folder(), packaged.SMOLLM2.key, build)
     return packaged.packaged_folder()
 
 
@@ -69,23 +69,29 @@ def _listed() -> dict[str, Listed]:
     return {listed.name: listed for listed in inventory.inventory(FREE)}
 
 
+NAMED = ["smollm2-135m", "smollm2-135m-packaged", "gemma3-270m-packaged"]
+
 # -- what is listed
 
 
 def test_known_names_before_anything_was_fetched() -> None:
     models = _listed()
-    assert list(models) == ["smollm2-135m", "smollm2-135m-packaged"]
+    assert list(models) == NAMED
     for listed in models.values():
-        assert not listed.cached and listed.size > 90_000_000
-        assert (listed.needed, listed.fits, listed.problem) == (NEEDED, True, "")
+        assert not listed.cached and listed.size > 90_000_000 and listed.problem == ""
+    smol = [models[name] for name in NAMED[:2]]
+    assert all((listed.needed, listed.fits) == (NEEDED, True) for listed in smol)
+    gemma = models["gemma3-270m-packaged"]
+    assert gemma.needed is not None and gemma.needed > NEEDED and gemma.fits is False
+    assert "under the Gemma Terms of Use" in gemma.description
 
 
 def test_known_names_once_they_are_here(tmp_path: Path) -> None:
     hub = _snapshot(tmp_path, "HuggingFaceTB/SmolLM2-135M-Instruct", num_hidden_layers=31)
     _packaged()
     models = _listed()
-    assert list(models) == ["smollm2-135m", "smollm2-135m-packaged"]  # the repository only once
-    assert all(listed.cached for listed in models.values())
+    assert list(models) == NAMED  # the repository only once
+    assert [models[name].cached for name in NAMED] == [True, True, False]
     default = models["smollm2-135m"]
     assert default.size == sum(f.stat().st_size for f in hub.iterdir())
     assert default.needed is not None and default.needed > NEEDED and default.fits is False
@@ -99,7 +105,7 @@ def test_converted_files_are_listed_by_their_folder() -> None:
     (folder.parent / "gguf-odd").mkdir()
     (folder.parent / "gguf-odd" / "river.json").write_text("[]")
     models = _listed()
-    assert list(models)[2:] == [str(folder)]
+    assert list(models)[3:] == [str(folder)]
     assert models[str(folder)].description == "converted from a GGUF file, stored as Q8_0"
     assert models[str(folder)].cached and models[str(folder)].fits is False
 
@@ -114,7 +120,7 @@ def test_the_hugging_face_cache(tmp_path: Path) -> None:
     (tmp_path / "hub" / "models--odd--one").mkdir()
     (tmp_path / "hub" / "datasets--a--b").mkdir()
     models = _listed()
-    assert list(models)[2:] == ["some/model", f"some/model@{OTHER}", "some/quantised"]
+    assert list(models)[3:] == ["some/model", f"some/model@{OTHER}", "some/quantised"]
     assert models["some/model"].needed == NEEDED
     refused = models["some/quantised"]
     assert refused.needed is None and refused.fits is None and "quantised" in refused.problem

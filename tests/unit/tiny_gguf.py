@@ -1,8 +1,10 @@
-"""A random Llama model and a writer that makes a GGUF file of it as llama.cpp's converter would."""
+"""Tiny random models and a writer that makes GGUF files of them as llama.cpp's converter would."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -86,25 +88,63 @@ def gguf_tensors(model: LlamaForCausalLM) -> dict[str, np.ndarray]:
     return found
 
 
+Value = str | int | float | bool | list[Any]
+
+
 def write_gguf(
     path: Path,
     tensors: dict[str, np.ndarray],
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F16,
     arch: str = "llama",
     pre: str | None = "smollm",
-    extra: dict[str, str] | None = None,
+    extra: Mapping[str, Value] | None = None,
+    layers: int = LAYERS,
 ) -> Path:
-    """Write `tensors` as GGUF: matrices in `kind`, vectors in fp32."""
+    """Write `tensors` as GGUF: matrices in `kind`, vectors in fp32; `extra` wins over the rest."""
     writer = gguf.GGUFWriter(path, arch)
-    writer.add_block_count(LAYERS)
-    writer.add_context_length(512)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(FFN)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_freq_base(50000.0)
-    writer.add_rope_dimension_count(HIDDEN // HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
+    for name, value in _settings(arch, layers, extra or {}).items():
+        _add(writer, name, value)
+    own = {key: value for key, value in (extra or {}).items() if key.startswith("tokenizer.")}
+    if not own:
+        _add_byte_level(writer, pre)
+    for name, value in own.items():
+        _add(writer, name, value)
+    for name, tensor in tensors.items():
+        one = gguf.GGMLQuantizationType.F32 if tensor.ndim == 1 else kind
+        data = gguf.quantize(np.ascontiguousarray(tensor, dtype=np.float32), one)
+        writer.add_tensor(name, data, raw_dtype=one)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _settings(arch: str, layers: int, extra: Mapping[str, Value]) -> dict[str, Value]:
+    plain: dict[str, Value] = {
+        f"{arch}.block_count": layers,
+        f"{arch}.context_length": 512,
+        f"{arch}.embedding_length": HIDDEN,
+        f"{arch}.feed_forward_length": FFN,
+        f"{arch}.attention.head_count": HEADS,
+        f"{arch}.attention.head_count_kv": KV_HEADS,
+        f"{arch}.attention.layer_norm_rms_epsilon": 1e-5,
+        f"{arch}.rope.freq_base": 50000.0,
+    }
+    if arch == "llama":
+        plain["llama.rope.dimension_count"] = HIDDEN // HEADS
+    return plain | {key: value for key, value in extra.items() if not key.startswith("tokenizer.")}
+
+
+def _add(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
+    if isinstance(value, list):
+        writer.add_array(name, value)
+        return
+    kinds = {str: "string", bool: "bool", int: "uint32", float: "float32"}
+    getattr(writer, f"add_{kinds[type(value)]}")(name, value)
+
+
+def _add_byte_level(writer: gguf.GGUFWriter, pre: str | None) -> None:
     writer.add_tokenizer_model("gpt2")
     if pre is not None:
         writer.add_tokenizer_pre(pre)
@@ -116,14 +156,3 @@ def write_gguf(
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
     writer.add_chat_template("{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}")
-    for key, text in (extra or {}).items():
-        writer.add_string(key, text)
-    for name, value in tensors.items():
-        one = gguf.GGMLQuantizationType.F32 if value.ndim == 1 else kind
-        data = gguf.quantize(np.ascontiguousarray(value, dtype=np.float32), one)
-        writer.add_tensor(name, data, raw_dtype=one)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
