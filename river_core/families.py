@@ -28,7 +28,8 @@ class Family:
     """What the blocks of a `model_type` always have.
 
     `windowed`: its window is for all layers, where the layers have no types; `one_plus`: a norm
-    multiplies by 1 + its weight; `rotary`: whose RoPE module computes the tables.
+    multiplies by 1 + its weight; `wide`: its values leave the range of fp16 (Gemma's residual
+    reaches 100,000); `rotary`: whose RoPE module computes the tables.
     """
 
     names: TensorNames = TENSOR_NAMES
@@ -38,6 +39,7 @@ class Family:
     windowed: bool = False
     one_plus: bool = False
     scaled_embedding: bool = False
+    wide: bool = False
     rotary: str = "Llama"
 
 
@@ -54,6 +56,7 @@ FAMILIES = {
         norms="both",
         one_plus=True,
         scaled_embedding=True,
+        wide=True,
         rotary="Gemma3",
     ),
     "smollm3": Family(),

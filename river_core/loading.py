@@ -104,7 +104,8 @@ class _Loader:
         self.progress("choosing kernels", None)
         sizes = (self.shape, self.layers, self.vocab)
         store = cache_root() / "kernels.json"
-        plan = plan_kernels(*sizes, self.device, self.settings, store=store)
+        wide = self.family.wide
+        plan = plan_kernels(*sizes, self.device, self.settings, store=store, wide=wide)
         self.plan: KernelPlan = plan
         tokenizer = self._tokenizer()
         embedding = self._dense(self.checkpoint.embedding())

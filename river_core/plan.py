@@ -22,11 +22,13 @@ def plan_kernels(
     settings: LoadSettings,
     *,
     store: Path | None = None,
+    wide: bool = False,
 ) -> KernelPlan:
     """Choose the kernels of a model of this shape (kernels/choose.py), weighed by a token's reads.
 
-    `settings` gives dtype and river. What `store` holds is recalled, anything else is measured;
-    with None nothing is remembered. Raises KernelUnavailable where the dtype cannot run.
+    `settings` gives dtype and river; `wide` models are kept from fp16. What `store` holds is
+    recalled, anything else is measured; with None nothing is remembered. Raises KernelUnavailable
+    where the dtype cannot run.
     """
     dense: dict[tuple[int, int], int] = {}
     for size in shape.matrices.values():
@@ -34,5 +36,5 @@ def plan_kernels(
     coded = dict(dense) if settings.river.bits != 16 else {}
     head = (vocab, shape.hidden)
     dense[head] = dense.get(head, 0) + 1
-    chooser = Chooser(device, settings.river.group_size, store)
+    chooser = Chooser(device, settings.river.group_size, store, wide=wide)
     return chooser.plan(dense, coded, settings.dtype)

@@ -48,9 +48,9 @@ _GEMMA3 = replace(
     _block(640, 4, 1, 256, 2048), qk_norm="head", norms="both", activation="gelu_tanh"
 )
 # Sizes, and options of every layer. What the real models have besides and a random one leaves out:
-# Llama 3 scales its RoPE; Phi-4-mini turns 3/4 of each head, by tables that change with the length; Ministral-3 has
-# YaRN's RoPE, scales its queries by position, and sees images; Gemma-3 has windows on most layers
-# with a RoPE of their own, and a scaled embedding.
+# Llama 3 scales its RoPE; Phi-4-mini turns 3/4 of each head, by tables that change with the length;
+# Ministral-3 has YaRN's RoPE, scales its queries by position, and sees images; Gemma-3 has windows
+# on most layers with a RoPE of their own, and a scaled embedding.
 SHAPES: dict[str, ShapeSpec] = {
     spec.name: spec
     for spec in (

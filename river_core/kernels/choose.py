@@ -42,6 +42,7 @@ DEQUANTISED = "dequantised"  # fp32 mode (exact), or where no int4 kernel runs: 
 FUSED = "native"  # these kernels also run as one fused call per layer (execution/native.py) ...
 FUSED_WITHIN = 1.25  # ... which is worth more than this much lost on the products alone
 KEEP_WITHIN = 1.10
+TWICE_THE_MEMORY = 1.25  # fp32 has to be faster by this much to be chosen over 16 bits
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,17 @@ class _Store:
 
 @dataclass
 class Chooser:
-    """Chooses kernels for one device; `store` None measures without remembering."""
+    """Chooses kernels for one device; `store` None measures without remembering.
+
+    `wide` says that a model's values leave the range of fp16 (Gemma's reach 100,000), so that fp16
+    is not chosen, only obeyed.
+    """
 
     device: torch.device
     group: int = 64
     store: Path | None = None
     remeasure: bool = False
+    wide: bool = False
 
     def __post_init__(self) -> None:
         self._store = _Store(self.store)
@@ -128,6 +134,8 @@ class Chooser:
             short: sum(dense[s] * costs[short][s][name] for s, name in table.items())
             for short, table in tables.items()
         }
+        if len(total) > 1 and "fp32" in total:
+            total["fp32"] *= TWICE_THE_MEMORY
         short = self._remember(f"dtype|{sorted(dense.items())}", total, shorts)
         exact = dtype == "float32"  # fp32 metadata, no rounding of activations
         coded = {s: {DEQUANTISED: 0.0} if exact else self._int4(s) for s in int4}
@@ -138,18 +146,22 @@ class Chooser:
 
     def _dtypes(self, dtype: str) -> list[str]:
         wanted = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}.get(dtype)
+        if wanted == "fp16" and self.wide:
+            self._notes.append("fp16 as asked, though this model's values can leave its range.")
         if self.device.type == "cpu":
-            return [wanted] if wanted else ["fp16", "bf16", "fp32"]
+            every = ["bf16", "fp32"] if self.wide else ["fp16", "bf16", "fp32"]
+            return [wanted] if wanted else every
         if self.device.type == "mps":
-            return [wanted or "fp16"]
+            return [wanted or ("fp32" if self.wide else "fp16")]
         has_bf16 = torch.cuda.get_device_capability(self.device) >= (8, 0)
         if wanted == "bf16" and not has_bf16:
             raise KernelUnavailable(
                 "this GPU only emulates bf16 (compute capability below 8.0); use dtype='float16'."
             )
+        other = "fp32" if self.wide else "fp16"
         if wanted is None and not has_bf16:
-            self._notes.append("fp16: this GPU (compute capability below 8.0) has no bf16.")
-        return [wanted or ("bf16" if has_bf16 else "fp16")]
+            self._notes.append(f"{other}: this GPU (compute capability below 8.0) has no bf16.")
+        return [wanted or ("bf16" if has_bf16 else other)]
 
     def _dense(self, shape: Shape, short: str) -> dict[str, float]:
         """Microseconds of every dense kernel of one dtype that runs here."""

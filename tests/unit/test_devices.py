@@ -50,3 +50,23 @@ def test_an_apple_gpu_runs_plain_torch() -> None:
     assert chooser._dtypes("bfloat16") == ["bf16"]
     assert chooser._int4((64, 64)) == {DEQUANTISED: 0.0}
     assert any("dequantised" in note for note in chooser._notes)
+
+
+def test_a_wide_model_is_kept_from_fp16() -> None:
+    """Its values would overflow there; who asks for fp16 by name gets it, with a note."""
+    for device, other in (("cpu", ["bf16", "fp32"]), ("mps", ["fp32"])):
+        chooser = Chooser(torch.device(device), wide=True)
+        assert chooser._dtypes("auto") == other
+        assert chooser._dtypes("float16") == ["fp16"]
+        assert any("leave its range" in note for note in chooser._notes)
+
+
+def test_fp32_has_to_be_much_faster_to_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes twice the memory, and a busy machine makes single times doubtful."""
+    shape = (64, 64)
+    for fp32, chosen in ((0.85, torch.bfloat16), (0.75, torch.float32)):
+        chooser = Chooser(torch.device("cpu"))
+        costs = {"fp16": 1.1, "bf16": 1.0, "fp32": fp32}
+        found = {short: {f"torch-{short}": cost} for short, cost in costs.items()}
+        monkeypatch.setattr(chooser, "_dense", lambda _, short, f=found: f[short])
+        assert chooser.plan({shape: 1}, {}, "auto").dtype == chosen
