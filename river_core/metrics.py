@@ -175,7 +175,7 @@ def _similarities(run: RunRecord) -> Sequence[Sequence[float]]:
 
 
 def entropy_depth_correlation(runs: Sequence[RunRecord]) -> float | None:
-    """Spearman's rho of entropy and exit layer over decode passes (paper A.1).
+    """Spearman's rho of entropy and exit layer over decode passes.
 
     Above 0: tokens that the model is less sure of run deeper. None where either is constant.
     """
