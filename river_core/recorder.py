@@ -30,13 +30,15 @@ PARTS = ("backbone", "river", "fill", "head", "decision")  # of TokenRecord.part
 
 @dataclass
 class Pass:
-    """What one pass did: path and KV source letters, similarities [layer][row], decision seconds,
-    milliseconds by part, and logits fp32 [V] of its last row, or [R, V]."""
+    """What one pass did: where it left and whether only for want of resident layers, path and KV
+    source letters, similarities [layer][row], decision seconds, milliseconds by part, and logits
+    fp32 [V] of its last row, or [R, V]."""
 
     index: int
     rows: Rows
     threshold: float
     exit_layer: int = 0
+    forced: bool = False
     path: str = ""
     kv_source: str = ""
     similarities: list[Sequence[float]] = field(default_factory=list)
@@ -117,7 +119,7 @@ class Recorder:
             token_id=choice.token_id,
             text=text,
             exit_layer=done.exit_layer,
-            forced=False,
+            forced=done.forced,
             threshold=done.threshold,
             similarities=tuple(row[-1] for row in done.similarities),
             path=done.path,

@@ -34,12 +34,15 @@ _CORE: Rows = (
         "kernels/__init__.py",
     ),
     ("layer.py", "block.py"),
-    ("quantize.py", "weights.py", "calibration_store.py", "model.py", "plan.py", "random_model.py"),
+    (
+        *("quantize.py", "weights.py", "calibration_store.py", "residency.py", "model.py"),
+        *("plan.py", "random_model.py"),
+    ),
     (
         *("tensor_names.py", "families.py", "checkpoint.py", "hub_folder.py"),
         *("model_store.py", "folders.py"),
         *("gguf_metadata.py", "gguf_files.py"),
-        *("hub_files.py", "packaged.py", "sources.py", "loading.py"),
+        *("hub_files.py", "packaged.py", "sources.py", "banks.py", "loading.py"),
         *("exits.py", "fills.py", "policies.py", "planning.py", "prompts.py"),
     ),
     (
