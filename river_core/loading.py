@@ -26,7 +26,7 @@ from .kernels.pages import together
 from .model import ModelInfo, Progress, RiverModel
 from .plan import plan_kernels
 from .quantize import check_group
-from .residency import resident_layers
+from .residency import resident_layers, return_memory
 from .settings import LoadSettings
 from .sources import Source, resolve
 from .weights import Weights
@@ -147,6 +147,7 @@ class _Loader:
             shelf=banks.shelf,
             embedding_scale=self.shape.hidden**0.5 if self.family.scaled_embedding else 1.0,
         )
+        return_memory(self.device)
         self.progress("ready", 1.0)
         return model
 

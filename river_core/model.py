@@ -22,7 +22,7 @@ from .calibration_store import CalibrationFile
 from .errors import RiverError, SettingsError
 from .kernels.base import Linear
 from .layer import BlockShape, LayerWeights
-from .residency import Shelf, resident_layers
+from .residency import Shelf, resident_layers, return_memory
 from .settings import QuantSpec
 
 Progress = Callable[[str, float | None], None]
@@ -146,6 +146,7 @@ class RiverModel:
         self.run += 1
         for engine in self.engines:
             engine.drop()
+        return_memory(self.device)
 
     def require_whole(self, what: str) -> None:
         """Raise SettingsError, naming `what` needs it, unless every backbone layer is resident."""

@@ -18,11 +18,12 @@ from .cache import SharedCache
 from .errors import SettingsError
 from .kernels.base import Linear, QuantMatrix
 from .kernels.choose import KernelPlan
+from .kernels.native import on_large_pages
 from .layer import BlockShape, LayerWeights
 from .model import Bank, ModelInfo, RiverModel
 from .plan import plan_kernels
 from .quantize import check_group
-from .residency import Shelf
+from .residency import Shelf, return_memory
 from .residency import resident_layers as checked_residents
 from .settings import LoadSettings, QuantSpec
 
@@ -80,7 +81,8 @@ def random_model(
 
     `shape` is a name of SHAPES or a ShapeSpec; `dtype`, `river`, `entry_layer`, `resident_layers`
     (a number) and `capacity` mean what they mean to `load`; the same `seed` gives the same weights
-    on the same kind of device. `store`: see `plan_kernels`. Raises SettingsError or KernelUnavailable (both RiverError).
+    on the same kind of device. `store`: see `plan_kernels`. Raises SettingsError or
+    KernelUnavailable (both RiverError).
     """
     spec = find_shape(shape) if isinstance(shape, str) else shape
     settings = LoadSettings(
@@ -95,7 +97,9 @@ def random_model(
     for name, (_, columns) in spec.block.matrices.items():
         check_group(settings.river, name, columns)
     plan = plan_kernels(spec.block, spec.layers, spec.vocab, device, settings, store=store)
-    return _Maker(spec, settings, plan, device, seed).model(capacity)
+    model = _Maker(spec, settings, plan, device, seed).model(capacity)
+    return_memory(device)
+    return model
 
 
 def plain_rope(theta: float, head_dim: int, capacity: int, device: torch.device) -> Rope:
@@ -206,13 +210,18 @@ class _Maker:
         kept, random = self.shelf.find(layer), self._generator(BACKBONE + layer)
         sizes = self.spec.block.matrices
         if kept is None:
-            return {n: self.plan.make_dense(self._weight(s, random)) for n, s in sizes.items()}
-        return {n: self.plan.make_dense(t.to(self.device)) for n, t in kept.items()}
+            made = {n: self.plan.make_dense(self._weight(s, random)) for n, s in sizes.items()}
+        else:
+            made = {n: self.plan.make_dense(t.to(self.device)) for n, t in kept.items()}
+        on_large_pages(list(made.values()))
+        return made
 
     def _coded(self, layer: int) -> dict[str, Linear]:
         """The linears of the twin of `layer`: random codes."""
         sizes, random = self.spec.block.matrices, self._generator(layer)
-        return {n: self.plan.make_int4(self._codes(size, random)) for n, size in sizes.items()}
+        made = {n: self.plan.make_int4(self._codes(size, random)) for n, size in sizes.items()}
+        on_large_pages(list(made.values()))
+        return made
 
     def _twin(self, layer: int, own: LayerWeights) -> LayerWeights:
         """The river's 1-based `layer`: random codes, or the backbone's `own` layer in 16 bits."""

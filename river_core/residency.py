@@ -6,7 +6,9 @@ backbone offloading). Knows neither the model nor how a layer is read.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -47,6 +49,17 @@ class Shelf:
 def _pinned(tensor: Tensor) -> Tensor:
     """A copy in host memory that the GPU reads directly."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+
+
+def return_memory(device: torch.device) -> None:
+    """Give memory that nothing uses any more back to the system, where an allocator keeps it.
+
+    The pieces of a layer or of its making lie between pieces that stay; glibc keeps such gaps.
+    """
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    with suppress(AttributeError, OSError, TypeError):  # other C libraries have no such call
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def resident_layers(
