@@ -1,6 +1,6 @@
 """How many backbone layers stay on the device, and where evicted ones wait.
 
-The first k layers are resident: a token that has not left by then goes on in the river (paper 1.6,
+The first k layers are resident: a token that has not left by then goes on in the river (River-LLM,
 backbone offloading). Knows neither the model nor how a layer is read.
 """
 

@@ -1,6 +1,6 @@
 """What a process of its own weighs, for test_memory.py: `python -m tests.tiny.memory_probe CASE`.
 
-Prints one JSON object, sizes in bytes. Kernels are pinned: measuring them takes longer than the rest.
+Prints one JSON object, sizes in bytes. Kernels are pinned: measuring them takes a minute.
 """
 
 from __future__ import annotations
