@@ -84,8 +84,15 @@ class Recorder:
             seed=self.settings.seed,
             kernels=self.kernels,
             forced_tokens=forced,
-            notes=(*info.notes, *threshold.notes),
+            notes=(*info.notes, *self._residency(), *threshold.notes),
         )
+
+    def _residency(self) -> tuple[str, ...]:
+        """A note where the plan does not have the whole backbone."""
+        last, layers = self.plan.last_exit, self.model.num_layers
+        if last == layers:
+            return ()
+        return (f"{last} of {layers} backbone layers are resident: the last one forces the exit.",)
 
     @property
     def kernels(self) -> dict[str, str]:

@@ -131,6 +131,7 @@ def test_the_full_trace_is_of_the_resident_layers(one_tiny):
     whole = river_core.teacher_forced(model, one_tiny.prompt, forced).full_trace
     model.set_resident(2)
     part = river_core.teacher_forced(model, one_tiny.prompt, forced)
+    assert part.header.notes[-1].startswith(f"2 of {model.num_layers} backbone layers are resident")
     assert part.full_trace == tuple(row[:2] for row in whole)
     assert mean_similarity_by_layer([part])[2:] == (None,) * (model.num_layers - 2)
 
