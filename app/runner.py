@@ -134,6 +134,13 @@ class Runner:
         checked = _checked(**settings)
         return self._worker.submit(self._generate, prompt, checked).result()
 
+    def set_resident(self, layers: int | str) -> None:
+        """Keep that many backbone layers, or "auto"; waits for its turn behind the runs asked for.
+
+        Raises RiverError where that is not possible; the model then is as it was.
+        """
+        self._worker.submit(self._set_resident, layers).result()
+
     def record(self, run_id: str, lane: str) -> dict[str, Any]:
         """The record of a kept page run. Raises RiverError when there is none."""
         if lane not in ("river", "backbone"):
@@ -201,6 +208,12 @@ class Runner:
         if self._model is None:
             raise RiverError(self._card.message)
         return self._model
+
+    def _set_resident(self, layers: int | str) -> None:
+        model = self._ready_model()
+        model.set_resident(layers)
+        with self._lock:
+            self._card = model_card(model)
 
     def _generate(self, prompt: str, settings: dict[str, Any]) -> dict[str, Any]:
         model = self._ready_model()

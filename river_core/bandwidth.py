@@ -43,9 +43,9 @@ class ReadBytes:
     @classmethod
     def of_model(cls, model: RiverModel) -> ReadBytes:
         """From a model's own kernels."""
-        layers = [_bytes(w.linears.values()) for w in model.backbone]
+        layers = [_bytes(w.linears.values()) for w in model.backbone if w is not None]
         twins = [_bytes(w.linears.values()) for w in model.river if w is not None]
-        return cls(fmean(layers), fmean(twins), _bytes([model.head]), len(layers))
+        return cls(fmean(layers), fmean(twins), _bytes([model.head]), model.num_layers)
 
     def at(self, exit_layer: float) -> float:
         """Bytes of a token that leaves after `exit_layer` backbone layers (a mean will do)."""

@@ -102,8 +102,9 @@ class Engine:
         """The kernels of the layers that run, and of the head."""
         model = self.model
         layers = model.backbone if exit_layer > 0 else []
-        twins = [w for w in model.river if w is not None] if exit_layer < model.num_layers else []
-        linears = [x for w in [*layers, *twins] for x in w.linears.values()]
+        twins = model.river if exit_layer < model.num_layers else []
+        there = [w for w in [*layers, *twins] if w is not None]
+        linears = [x for w in there for x in w.linears.values()]
         return " + ".join(dict.fromkeys(x.name for x in [*linears, model.head]))
 
 
@@ -142,9 +143,10 @@ def engines(
     """Our rows for a prompt of token ids: backbone, full quantization, River per threshold, forced.
 
     River prefills in full, as the backbone does; stop ids are decoded through, so that every row
-    decodes the same number of tokens. Raises SettingsError for fewer than two, and for numbers
-    that are no threshold or no mean.
+    decodes the same number of tokens. Raises SettingsError for fewer than two, for numbers that
+    are no threshold or no mean, and where a backbone layer is not resident.
     """
+    model.require_whole("bench")
     if tokens < 2:
         raise SettingsError(f"tokens is {tokens}; use 2 or more, the first is not timed.")
     if not math.isfinite(mean_exit):

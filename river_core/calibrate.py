@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 
@@ -21,7 +22,7 @@ from .policies import POLICIES
 from .prompts import Prompt
 from .recorder import versions
 from .records import RunRecord
-from .sweep import measure, reference_run
+from .sweep import fed, numbers, reference_run
 
 LEVELS = (5.0, 25.0, 50.0, 75.0, 95.0)  # percent
 TOKENS = 48  # per passage
@@ -49,13 +50,14 @@ def calibrate(
 
     `prompts` defaults to the bundled passages; each gets up to `tokens` greedy tokens. `cancelled`
     is asked between runs; a cancelled one raises RiverError and stores nothing. Also raises
-    SettingsError, CacheFull.
+    CacheFull, and SettingsError, for one where a backbone layer is not resident.
     """
     if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 2:
         raise SettingsError(f"tokens is {tokens!r}; calibrate needs 2 or more per passage.")
     chosen = bundled_passages() if prompts is None else list(prompts)
     if not chosen:
         raise SettingsError("prompts is empty; give at least one, or None for the bundled text.")
+    model.require_whole("calibrate")
     file = storage(model)
     step = _Steps(progress, cancelled)
     references = []
@@ -157,14 +159,16 @@ def _points(
     thresholds: Sequence[float],
     step: _Steps,
 ) -> Iterator[Point]:
-    """Means of every threshold over the prompts."""
+    """Means of every threshold over the prompts, and its exits."""
     prefill, total = POLICIES["river"].prefills[0], len(thresholds) * len(prompts)
     for n, threshold in enumerate(thresholds):
-        parts = []
+        parts, exits = [], Counter[int]()
         for m, (prompt, reference) in enumerate(zip(prompts, references, strict=True)):
             share = 0.1 + 0.9 * (n * len(prompts) + m) / total
             step(f"threshold {threshold:g}, passage {m + 1} of {len(prompts)}", share)
-            parts.append(measure(model, prompt, reference, threshold, prefill))
+            run = fed(model, prompt, reference, threshold, prefill)
+            parts.append(numbers(reference, run))
+            exits.update(t.exit_layer for t in run.tokens[1:])
         passes = [part["tokens"] for part in parts]
         decode = [count - 1 for count in passes]
         yield Point(
@@ -172,6 +176,7 @@ def _points(
             mean_exit_layer=_mean([part["mean_exit_layer"] for part in parts], decode),
             match=_mean([part["match"] for part in parts], passes),
             kl=_mean([part["kl"] for part in parts], passes),
+            exits=tuple(exits[layer] for layer in range(1, model.num_layers + 1)),
         )
 
 

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,26 @@ from .errors import RecordError
 from .quantize import atomic_file
 from .settings import QuantSpec
 
-FORMAT = "calibration-1"  # counts up with the file's form and with the bundled text
+FORMAT = "calibration-2"  # counts up with the file's form and with the bundled text
 
 
 @dataclass(frozen=True)
 class Point:
-    """Means at one threshold: exit layer over decode passes; match 0..1 and KL (nats) over all."""
+    """Means at one threshold: exit layer over decode passes; match 0..1 and KL (nats) over all.
+
+    `exits[l - 1]` is the number of decode passes that left after layer l; L, the last, is never.
+    """
 
     threshold: float
     mean_exit_layer: float
     match: float
     kl: float
+    exits: tuple[int, ...]
+
+    @property
+    def means(self) -> tuple[float, ...]:
+        """The numbers other than the exits."""
+        return self.threshold, self.mean_exit_layer, self.match, self.kl
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class Calibration:
     measured: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        rows = [self.levels, *self.quantiles, *(tuple(vars(p).values()) for p in self.points)]
+        rows = [self.levels, *self.quantiles, *(p.means for p in self.points)]
         if not all(_is_number(value) for row in rows for value in row):
             raise ValueError("a value is not a finite number")
         thresholds = [p.threshold for p in self.points]
@@ -57,6 +67,8 @@ class Calibration:
             raise ValueError("the quantiles are not one row per layer")
         if not all(0 <= p.match <= 1 and p.kl >= 0 for p in self.points):
             raise ValueError("a match or KL is out of range")
+        if not all(_are_counts(p.exits, len(self.quantiles)) for p in self.points):
+            raise ValueError("the exits are not one count per layer")
 
     def smallest_threshold(self, target_match: float) -> float | None:
         """The smallest measured threshold below 1 whose match is `target_match` or more.
@@ -65,6 +77,15 @@ class Calibration:
         """
         fine = [p.threshold for p in self.points if p.threshold < 1 and p.match >= target_match]
         return min(fine, default=None)
+
+    def covering(self, threshold: float, share: float) -> int:
+        """The smallest layer by which `share` of the passes had left, at `threshold`.
+
+        Counted at the first measured threshold that is no lower.
+        """
+        exits = next(p.exits for p in self.points if p.threshold >= threshold)
+        left = accumulate(exits)
+        return 1 + next(n for n, count in enumerate(left) if count >= share * sum(exits))
 
     def scale(self) -> tuple[float, float]:
         """(lowest, step) of a slider over the thresholds that change this model's depth.
@@ -129,12 +150,20 @@ def _calibration(found: dict[str, Any]) -> Calibration:
     return Calibration(
         levels=tuple(found.pop("levels")),
         quantiles=tuple(tuple(row) for row in found.pop("quantiles")),
-        points=tuple(Point(**point) for point in found.pop("points")),
+        points=tuple(
+            Point(**point | {"exits": tuple(point["exits"])}) for point in found.pop("points")
+        ),
         prefill=str(found.pop("prefill")),
         passes=int(found.pop("passes")),
         measured={str(k): str(v) for k, v in found.pop("measured").items()},
         **found,
     )
+
+
+def _are_counts(values: tuple[int, ...], layers: int) -> bool:
+    """Whether these are counts of something, one per layer."""
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in values)
+    return whole and len(values) == layers and sum(values) > 0
 
 
 def _is_number(value: object) -> bool:

@@ -61,7 +61,7 @@ class Checkpoint:
         return self._norm(self.names.final_norm, self.shape.hidden)
 
     def _norm(self, name: str, size: int) -> Tensor:
-        norm = self._tensor(name, (size,)).float()
+        norm = self._tensor(name, (size,)).to(torch.float32, copy=True)  # it outlives the file
         return norm + 1 if self.family.one_plus else norm
 
     def matrices(self, layer: int, fused: str) -> dict[str, Tensor]:

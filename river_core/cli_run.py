@@ -31,9 +31,10 @@ def load_model(args: argparse.Namespace) -> Any:
     """Load the model that the arguments name, with a progress line."""
     from .loading import load
 
-    progress = ProgressLine()
+    progress, settings = ProgressLine(), {"device": args.device, "dtype": args.dtype}
+    settings["resident_layers"] = getattr(args, "resident", None)  # of commands that take it
     try:
-        return load(args.model, device=args.device, dtype=args.dtype, progress=progress)
+        return load(args.model, progress=progress, **settings)
     finally:
         progress.done()
 
@@ -88,6 +89,14 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     """Arguments of `generate`."""
     parser.add_argument("prompt", help="what to ask; '-' reads standard input")
     add_model_arguments(parser)
+    parser.add_argument(
+        "--resident",
+        type=resident,
+        default=None,
+        metavar="K",
+        help="backbone layers to keep, or auto by the calibration; a token that has not left by "
+        "the last of them goes on in the river (default: all)",
+    )
     parser.add_argument("--policy", default="river", help="a policy's name (default river)")
     parser.add_argument(
         "--threshold", type=threshold, default=None, help="-1 to 1, or auto (default: model's)"
@@ -113,6 +122,11 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
 def threshold(text: str) -> float | str:
     """--threshold's value: a number, or "auto" as it stands."""
     return text if text == "auto" else float(text)
+
+
+def resident(text: str) -> int | str:
+    """--resident's value: a number of layers, or "auto" as it stands."""
+    return text if text == "auto" else int(text)
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class RunStream(Iterator[Record]):
         forced: Sequence[int] | None = None,
     ) -> None:
         ids, chat = encode(model, prompt, settings.chat)
-        plan = resolve(settings, model.num_layers, model.info.entry_layer)
+        plan = resolve(settings, model.num_layers, model.info.entry_layer, model.resident)
         self._forced = None if forced is None else check_ids(model, forced)
         if plan.draft and forced is not None:
             raise SettingsError(

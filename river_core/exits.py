@@ -43,7 +43,7 @@ class ExitRule(ABC):
         """True when the rows leave after layer `at.layer` (0: before layer 1)."""
 
     def went(self, index: int, exit_layer: int) -> None:  # noqa: B027 (few rules remember)
-        """Told after each pass where its rows left."""
+        """Told after each pass where its rows left, unless residency forced them to."""
 
 
 class Never(ExitRule):
@@ -154,8 +154,13 @@ EXITS: dict[str, type[ExitRule]] = {
 OPTION_OF = {"fixed": "exit_layer", "schedule": "exit_layers", "oracle": "exit_layers"}
 
 
-def build_exit(name: str, options: Mapping[str, Any], allowed: Sequence[int]) -> ExitRule:
-    """The rule `name` with its options; unknown or missing options raise SettingsError."""
+def build_exit(
+    name: str, options: Mapping[str, Any], allowed: Sequence[int], why: str = ""
+) -> ExitRule:
+    """The rule `name` with its options; unknown or missing options raise SettingsError.
+
+    `why` says, behind the `allowed` layers in such an error, why no others are possible.
+    """
     wanted = OPTION_OF.get(name)
     for key in options:
         if key != wanted:
@@ -168,11 +173,11 @@ def build_exit(name: str, options: Mapping[str, Any], allowed: Sequence[int]) ->
     if wanted not in options:
         hint = " (those of river_core.earliest_safe_exits)" if name == "oracle" else ""
         raise SettingsError(f"exit rule {name!r} needs options={{{wanted!r}: ...}}{hint}.")
-    layers = exit_layers(options, allowed)
+    layers = exit_layers(options, allowed, why)
     return Fixed(layers[0]) if name == "fixed" else Schedule(tuple(layers))
 
 
-def exit_layers(options: Mapping[str, Any], allowed: Sequence[int]) -> list[int]:
+def exit_layers(options: Mapping[str, Any], allowed: Sequence[int], why: str = "") -> list[int]:
     """The exit layers that options name, checked against the `allowed` ones.
 
     Raises SettingsError for anything that is not such a layer.
@@ -183,7 +188,7 @@ def exit_layers(options: Mapping[str, Any], allowed: Sequence[int]) -> list[int]
     for value in values:
         if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
             raise SettingsError(
-                f"exit layer {value!r} is not possible here; use {_spans(allowed)}."
+                f"exit layer {value!r} is not possible here; use {_spans(allowed)}{why}."
             )
     return list(values)
 

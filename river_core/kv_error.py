@@ -74,7 +74,7 @@ def kv_error(
 def check_policy(model: RiverModel, settings: Mapping[str, Any]) -> DecodeSettings:
     """The settings of a policy whose cache can be compared, checked before any work."""
     checked = DecodeSettings.from_keywords(settings)
-    if resolve(checked, model.num_layers, model.info.entry_layer).draft:
+    if resolve(checked, model.num_layers, model.info.entry_layer, model.resident).draft:
         raise SettingsError(
             f"policy {checked.policy!r} verifies its own drafts, so what stays in the cache is the "
             "backbone's and has no error to measure; use another policy."
@@ -101,8 +101,9 @@ class CacheReference:
     ) -> CacheReference:
         """Feed the tokens to the backbone; None: let it decode greedily.
 
-        Raises SettingsError for fewer than two tokens.
+        Raises SettingsError for fewer than two tokens and where a layer is not resident.
         """
+        model.require_whole("a comparison with the backbone's cache")
         own: dict[str, Any] = {"policy": "backbone", "full_trace": False, "chat": chat}
         if token_ids is None:
             run = generate(model, prompt, max_new_tokens=max_new_tokens, **own)

@@ -6,30 +6,27 @@ configuration means families.py's; nothing here knows of policies.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .banks import Banks
+from .banks import fingerprint as fingerprint_of
 from .cache import SharedCache
 from .cache_paths import cache_root
 from .calibration_store import CalibrationFile
-from .checkpoint import PARTS, Checkpoint
+from .checkpoint import Checkpoint
 from .devices import find_device
 from .errors import SettingsError
 from .families import block_shapes, family_of, positions, rope_tables, rotary_order
 from .hub_folder import eos_ids, read_config, read_tokenizer
-from .kernels.base import Linear, QuantMatrix
 from .kernels.choose import KernelPlan
-from .kernels.native import on_large_pages
 from .kernels.pages import together
-from .layer import LayerWeights
 from .model import ModelInfo, Progress, RiverModel
 from .plan import plan_kernels
-from .quantize import RiverFile, check_group, quantize_fused
+from .quantize import check_group
+from .residency import resident_layers, return_memory
 from .settings import LoadSettings
 from .sources import Source, resolve
 from .weights import Weights
@@ -79,6 +76,7 @@ class _Loader:
         for name, (_, columns) in self.shape.matrices.items():
             check_group(settings.river, name, columns)
         self.device = find_device(settings.device)
+        self.threshold = THRESHOLDS.get((self.shape.hidden, self.layers, self.vocab), 0.5)
         tables = rope_tables(self.config, self.capacity)
         self.ropes = tuple(table.to(self.device) for table in tables)
         self.rivers = cache_root() / "rivers"
@@ -99,8 +97,22 @@ class _Loader:
             kind = self.config.model_type
             self.notes.append(f"the model's own code is not run: {kind} is known without it.")
 
+    def _resident(self) -> int:
+        """Backbone layers to keep; "auto" reads all weights once more, to find the calibration."""
+        asked, entry, file = self.settings.resident_layers, self.settings.entry_layer, None
+        if asked == "auto":
+            self.progress("looking for the calibration", None)
+            file = self._calibration(fingerprint_of(self.checkpoint, self.layers))
+        return resident_layers(asked, self.layers, entry, file, self.threshold)
+
+    def _calibration(self, fingerprint: str) -> CalibrationFile:
+        """The file of a calibration of these weights."""
+        settings = self.settings
+        return CalibrationFile(self.rivers, fingerprint, settings.river, settings.entry_layer)
+
     def model(self) -> RiverModel:
         """Read everything and put it together, layer by layer."""
+        resident = self._resident()
         self.progress("choosing kernels", None)
         sizes = (self.shape, self.layers, self.vocab)
         store = cache_root() / "kernels.json"
@@ -111,12 +123,16 @@ class _Loader:
         embedding = self._dense(self.checkpoint.embedding())
         own_head = self.checkpoint.head(bool(self.config.tie_word_embeddings))
         head = plan.make_dense(embedding if own_head is None else self._dense(own_head))
-        backbone, river = self._banks()
+        banks = Banks(
+            self.checkpoint, self.layers, self.settings, plan, self.device, self.rivers,
+            self.progress,
+        )  # fmt: skip
+        backbone, river, fingerprint = banks.build(resident)
         final_norm = self.checkpoint.final_norm().to(self.device)
         self.checkpoint.refuse_unread()
         heads = (self.shape.kv_heads, self.shape.head_dim)
         model = RiverModel(
-            info=self._info(),
+            info=self._info(fingerprint),
             shapes=self.shapes,
             embedding=embedding,
             backbone=backbone,
@@ -127,9 +143,12 @@ class _Loader:
             cache=SharedCache(self.layers, self.capacity, heads, plan.dtype, self.device),
             tokenizer=tokenizer,
             eos_ids=eos_ids(self.source.folder, self.config, tokenizer),
-            build_twin=self._twin,
+            build_twin=banks.twin,
+            restore_layer=banks.restore,
+            shelf=banks.shelf,
             embedding_scale=self.shape.hidden**0.5 if self.family.scaled_embedding else 1.0,
         )
+        return_memory(self.device)
         self.progress("ready", 1.0)
         return model
 
@@ -144,7 +163,7 @@ class _Loader:
         self.notes.append("no tokenizer: prompts must be token ids, texts show as <id>.")
         return None
 
-    def _info(self) -> ModelInfo:
+    def _info(self, fingerprint: str) -> ModelInfo:
         s = self.settings
         return ModelInfo(
             name=self.source.name,
@@ -153,10 +172,10 @@ class _Loader:
             path=self.source.folder,
             quant=s.river,
             entry_layer=s.entry_layer,
-            default_threshold=THRESHOLDS.get((self.shape.hidden, self.layers, self.vocab), 0.5),
+            default_threshold=self.threshold,
             kernels=self.plan.shown(),
             notes=(*self.plan.notes, *self.notes),
-            calibration=CalibrationFile(self.rivers, self.fingerprint, s.river, s.entry_layer),
+            calibration=self._calibration(fingerprint),
         )
 
     def _capacity(self) -> int:
@@ -173,75 +192,3 @@ class _Loader:
                 f"RoPE's long factors at all positions, since capacity {wanted} is above {alike}."
             )
         return min(DEFAULT_CAPACITY, alike) if wanted is None else wanted
-
-    def _banks(self) -> tuple[list[LayerWeights], list[LayerWeights | None]]:
-        """Backbone and river; the layers' weights are read once, one layer at a time."""
-        entry, digest = self.settings.entry_layer, hashlib.sha256()
-        backbone: list[LayerWeights] = []
-        river: list[LayerWeights | None] = []
-        for layer in range(1, self.layers + 1):
-            self.progress(f"reading layer {layer} of {self.layers}", (layer - 1) / self.layers)
-            stored = {fused: self.checkpoint.matrices(layer, fused) for fused in PARTS}
-            joined = {fused: torch.cat(list(parts.values())) for fused, parts in stored.items()}
-            for matrix in joined.values():
-                digest.update(_bytes(matrix))
-            own = self._layer(layer, joined)
-            backbone.append(own)
-            river.append(self._coded(layer, own, stored, joined) if layer >= entry else None)
-        self.fingerprint = digest.hexdigest()
-        return backbone, river
-
-    def _layer(self, layer: int, joined: Mapping[str, Tensor]) -> LayerWeights:
-        """A backbone layer from its fused matrices as stored."""
-        linears: dict[str, Linear] = {
-            fused: self.plan.make_dense(matrix.to(self.device)) for fused, matrix in joined.items()
-        }
-        on_large_pages(list(linears.values()))
-        small = {name: t.to(self.device) for name, t in self.checkpoint.small(layer).items()}
-        return LayerWeights.of(linears, small)
-
-    def _coded(
-        self,
-        layer: int,
-        own: LayerWeights,
-        stored: Mapping[str, Mapping[str, Tensor]],
-        joined: Mapping[str, Tensor],
-    ) -> LayerWeights:
-        """The twin of a layer: its own linears, the norms and biases of `own` (HQQ changes none).
-
-        Its codes lie in a file per layer, named by the layer's weights; without one they are made.
-        """
-        spec = self.settings.river
-        if spec.bits == 16:
-            return own
-        digest = hashlib.sha256()
-        for matrix in joined.values():
-            digest.update(_bytes(matrix))
-        name = f"{digest.hexdigest()[:20]}-{spec.label}.safetensors"
-        file = RiverFile(self.rivers / name, digest.hexdigest(), spec)
-        if file.exists():
-            matrices = file.load()
-        else:
-            text = f"building the river: layer {layer} of {self.layers}"
-            self.progress(text, (layer - 1) / self.layers)
-            matrices = {fused: quantize_fused(parts, spec) for fused, parts in stored.items()}
-            file.save(matrices)
-        linears = {f: self.plan.make_int4(_to(matrices[f], self.device)) for f in PARTS}
-        on_large_pages(list(linears.values()))
-        return own.with_linears(linears)
-
-    def _twin(self, layer: int, own: LayerWeights) -> LayerWeights:
-        """The twin of 1-based `layer`, read again."""
-        stored = {fused: self.checkpoint.matrices(layer, fused) for fused in PARTS}
-        joined = {fused: torch.cat(list(parts.values())) for fused, parts in stored.items()}
-        return self._coded(layer, own, stored, joined)
-
-
-def _bytes(matrix: Tensor) -> memoryview:
-    """The matrix's bytes, without a copy where it is contiguous."""
-    return matrix.contiguous().view(torch.uint8).numpy().data
-
-
-def _to(matrix: QuantMatrix, device: torch.device) -> QuantMatrix:
-    codes, scale, zero = (t.to(device) for t in (matrix.codes, matrix.scale, matrix.zero))
-    return QuantMatrix(codes, scale, zero, matrix.group_size)

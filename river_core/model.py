@@ -1,7 +1,8 @@
 """A loaded model: embedding, backbone, river, norm, head, the shared cache, and what each weighs.
 
-Holds tensors and facts; knows nothing of loading (loading.py) or of policies. Layers are 1-based
-wherever a number is named; the lists are in order.
+Backbone layers may be evicted and restored while it is in use. Holds tensors and facts; knows
+nothing of loading (loading.py) or of policies. Layers are 1-based wherever a number is named; the
+lists are in order.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -17,12 +19,14 @@ from torch import Tensor
 from .block import Rope
 from .cache import SharedCache
 from .calibration_store import CalibrationFile
-from .errors import SettingsError
+from .errors import RiverError, SettingsError
 from .kernels.base import Linear
 from .layer import BlockShape, LayerWeights
+from .residency import Shelf, resident_layers, return_memory
 from .settings import QuantSpec
 
 Progress = Callable[[str, float | None], None]
+Bank = list[LayerWeights | None]  # in order of the layers; None: not there
 
 
 @dataclass(frozen=True)
@@ -48,13 +52,17 @@ class RiverModel:
     `shapes` has one per layer, alike in size; embedding [V, d] in the dense dtype, its rows times
     `embedding_scale` (Gemma); final_norm fp32 [d]; `ropes` are the tables [capacity, D] that the
     shapes name; `river[l - 1]` is None below the entry layer until `ensure_full_river` builds it.
+
+    The first `resident` layers of `backbone` are there, the others None: evicted. The norms and
+    biases of an evicted layer live on in its twin; `restore_layer` (layer, twin) gives the layer
+    back, and `shelf` may keep what it is made from. `engines` are told to let go of what went.
     """
 
     info: ModelInfo
     shapes: tuple[BlockShape, ...]
     embedding: Tensor
-    backbone: list[LayerWeights]
-    river: list[LayerWeights | None]
+    backbone: Bank
+    river: Bank
     final_norm: Tensor
     head: Linear
     ropes: tuple[Rope, ...]
@@ -62,7 +70,10 @@ class RiverModel:
     tokenizer: Any
     eos_ids: tuple[int, ...]
     build_twin: Callable[[int, LayerWeights], LayerWeights]
+    restore_layer: Callable[[int, LayerWeights], LayerWeights]
     embedding_scale: float = 1.0
+    shelf: Shelf = field(default_factory=Shelf, compare=False)
+    engines: WeakSet[Any] = field(default_factory=WeakSet, compare=False)
     run: int = field(default=0, compare=False)  # which run the cache belongs to
     texts: dict[int, str] = field(default_factory=dict, compare=False)
 
@@ -106,22 +117,60 @@ class RiverModel:
         """Tokens that the cache holds."""
         return self.cache.capacity
 
-    def set_resident(self, layers: int) -> None:
-        """Keep the first `layers` backbone layers; this version keeps all of them.
+    @property
+    def resident(self) -> int:
+        """k, the leading backbone layers that are on the device; the last one forces the exit."""
+        return sum(weights is not None for weights in self.backbone)
 
-        Raises SettingsError for any other number.
+    def set_resident(self, layers: int | str) -> None:
+        """Keep the first `layers` backbone layers (entry layer - 1 to L), evict or restore others.
+
+        "auto" is the smallest number that covers 95 % of the calibrated exits. Runs that have begun
+        or were made before cannot go on. Raises SettingsError for other numbers and for "auto"
+        without a calibration, ModelUnavailable where a layer cannot be had back; the model then is
+        as it was.
         """
-        if layers != self.num_layers:
+        info, before = self.info, self.resident
+        bounds = self.num_layers, info.entry_layer
+        wanted = resident_layers(layers, *bounds, info.calibration, info.default_threshold)
+        if wanted == before:
+            return
+        restored = [self.restore_layer(n, self.twin(n)) for n in range(before + 1, wanted + 1)]
+        for n in range(wanted + 1, before + 1):
+            if self.layer(n) is not self.river[n - 1]:  # an identical river keeps the layer itself
+                self.shelf.keep(n, self.layer(n).linears)
+        kept, away = self.backbone[: min(before, wanted)], [None] * (self.num_layers - wanted)
+        self.backbone[:] = [*kept, *restored, *away]
+        for n in range(before + 1, wanted + 1):
+            self.shelf.drop(n)
+        self.run += 1
+        for engine in self.engines:
+            engine.drop()
+        return_memory(self.device)
+
+    def require_whole(self, what: str) -> None:
+        """Raise SettingsError, naming `what` needs it, unless every backbone layer is resident."""
+        if self.resident < self.num_layers:
             raise SettingsError(
-                f"set_resident({layers!r}): this version keeps all {self.num_layers} backbone "
-                "layers resident."
+                f"{what} needs all {self.num_layers} backbone layers, but {self.resident} are "
+                f"resident; restore them with model.set_resident({self.num_layers})."
             )
+
+    def layer(self, layer: int) -> LayerWeights:
+        """The backbone's 1-based `layer`; RiverError where it is evicted."""
+        weights = self.backbone[layer - 1]
+        if weights is None:
+            raise RiverError(
+                f"backbone layer {layer} is not resident; restore it with "
+                f"model.set_resident({self.num_layers})."
+            )
+        return weights
 
     def twin(self, layer: int) -> LayerWeights:
         """The river's 1-based `layer`; built on first use below the entry layer."""
         weights = self.river[layer - 1]
         if weights is None:
-            weights = self.river[layer - 1] = self.build_twin(layer, self.backbone[layer - 1])
+            weights = self.river[layer - 1] = self.build_twin(layer, self.layer(layer))
         return weights
 
     def ensure_full_river(self, progress: Progress | None = None) -> None:
@@ -140,16 +189,21 @@ class RiverModel:
             self.texts[token_id] = decode(self.tokenizer, [token_id])
         return self.texts[token_id]
 
+    @property
+    def banks(self) -> tuple[Bank, Bank]:
+        """Backbone and river."""
+        return self.backbone, self.river
+
     def memory(self) -> dict[str, int]:
         """Bytes of unique storages by part; storage shared between parts counts once, first."""
         rope = [t for table in self.ropes for t in table.tensors]
-        river = [w for w in self.river if w is not None]
+        backbone, river = ([w for w in bank if w is not None] for bank in self.banks)
         parts: list[tuple[str, Iterable[Tensor]]] = [
             ("embedding", [self.embedding]),
             ("head", self.head.tensors()),
-            ("backbone", _linear_tensors(self.backbone)),
+            ("backbone", _linear_tensors(backbone)),
             ("river", _linear_tensors(river)),
-            ("norms", [*_norm_tensors(self.backbone + river), self.final_norm]),
+            ("norms", [*_norm_tensors(backbone + river), self.final_norm]),
             ("kv", self.cache.tensors()),
             ("buffers", rope),
         ]

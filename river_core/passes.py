@@ -56,7 +56,12 @@ class Passes:
         self._number = -1
 
     def begin(self) -> None:
-        """Take the model's cache for this run, empty."""
+        """Take the model's cache for this run, empty.
+
+        Raises RiverError where the resident layers are not those that the plan was made for.
+        """
+        if self.model.resident != self.plan.last_exit:
+            raise RiverError("the model's resident layers changed; make this run again.")
         self.model.run += 1
         self._number = self.model.run
         self.model.cache.reset()
@@ -72,7 +77,8 @@ class Passes:
         may_leave = may_leave and now.rows.positions[-1] >= self.plan.keep_first
         joined = self._stack(now, may_leave)
         self._finish(now, joined, every_row)
-        self.plan.rule.went(now.index, now.exit_layer)
+        if not now.forced:
+            self.plan.rule.went(now.index, now.exit_layer)
 
     @torch.inference_mode()
     def flush(self, index: int) -> None:
@@ -93,15 +99,23 @@ class Passes:
         self.waiting = [row for row in self.waiting if row.position < length]
 
     def _own(self) -> None:
-        """Raise RiverError where the model's cache belongs to another run by now."""
+        """Raise RiverError where the cache or the layers are not this run's any more."""
+        if self.model.resident != self.plan.last_exit:
+            raise RiverError("the model's resident layers changed; this run cannot go on.")
         if self.model.run != self._number:
-            raise RiverError("another run started on this model; this one cannot go on.")
+            raise RiverError(
+                "another run started on this model, or its resident layers were changed; this one "
+                "cannot go on."
+            )
 
     def _stack(self, now: Pass, may_leave: bool) -> list[Waiting]:
-        """Backbone layers until the rows leave; returns the waiting rows that went along."""
-        last, done = self.plan.num_layers, 0
+        """Backbone layers until the rows leave; returns the waiting rows that went along.
+
+        Rows that the rule would not let go after the last resident layer are forced to.
+        """
+        plan, last, done = self.plan, self.plan.last_exit, 0
         joined: list[Waiting] = []
-        left = may_leave and self.plan.full_river and self._leaves(now, 0)
+        left = may_leave and plan.full_river and self._leaves(now, 0)
         while done < last and not left:
             if self.control.cancelled and (now.index == 0 or done == 0) and now.rows.token_ids:
                 now.similarities, now.kv_source = self.engine.trace(done), "b" * done
@@ -112,15 +126,17 @@ class Passes:
             if not rows.positions:  # nothing has joined a pass without rows of its own yet
                 done = until
                 continue
-            if self.plan.skip is None:
-                if self.plan.fill.kv != "m":
+            if plan.skip is None:
+                if plan.fill.kv != "m":
                     self.model.cache.require(done + 1, until, rows)
                 now.path += "b" * (until - done)
                 self._timed(now, PART_OF["b"], self.engine.backbone, done + 1, until)
             else:
-                now.path += self._timed(now, PART_OF["b"], self._halves, now, self.plan.skip, until)
+                now.path += self._timed(now, PART_OF["b"], self._halves, now, plan.skip, until)
             now.exit_layer = done = until
-            left = may_leave and self.plan.first_exit <= done < last and self._leaves(now, done)
+            asks = may_leave and plan.first_exit <= done < plan.num_layers
+            left = asks and self._leaves(now, done)
+        now.forced = not left and last < plan.num_layers
         return joined
 
     def _until(self, now: Pass, done: int, may_leave: bool) -> int:
@@ -130,7 +146,7 @@ class Passes:
         """
         if now.index == 0 or self.plan.skip is not None:
             return done + 1
-        asked = self.plan.num_layers
+        asked = self.plan.last_exit
         if may_leave:
             asked = min(asked, max(done + 1, self.plan.first_exit, self.plan.rule.first(now.index)))
         return min([asked, *(w.depth for w in self.waiting if w.depth > done)])

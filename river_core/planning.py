@@ -25,13 +25,18 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """A policy and its settings, resolved for one model: what the loop runs by."""
+    """A policy and its settings, resolved for one model: what the loop runs by.
+
+    `last_exit` is the last backbone layer that is resident: rows that have not left go on from
+    there as if they had.
+    """
 
     exit_name: str
     head: str
     prefill: str
     fill: Fill
     num_layers: int
+    last_exit: int
     options: Mapping[str, Any]
     rule: ExitRule
     skip: Skip | None
@@ -51,15 +56,24 @@ class Plan:
         return int(self.options.get("draft", 0))
 
 
-def resolve(settings: DecodeSettings, num_layers: int, entry_layer: int) -> Plan:
+def resolve(
+    settings: DecodeSettings, num_layers: int, entry_layer: int, resident: int | None = None
+) -> Plan:
     """Turn settings into a Plan for a model of `num_layers` with twins from `entry_layer` on.
 
-    Raises SettingsError for an unknown policy and for settings that the policy cannot use.
+    Its first `resident` backbone layers are on the device (None: all). Raises SettingsError for an
+    unknown policy, and for settings that the policy cannot use or not with these layers.
     """
     row, name = find_policy(settings.policy), settings.policy
+    last = num_layers if resident is None else resident
+    if last < num_layers and not row.offloads:
+        raise SettingsError(
+            f"policy {name!r} needs all {num_layers} backbone layers, but {last} are resident; "
+            f"restore them with model.set_resident({num_layers})."
+        )
     exit_name = _pick(name, "exit", settings.exit, row.exits)
     own, given = _options(name, row, settings, exit_name, num_layers)
-    _check(own, num_layers, entry_layer)
+    _check(own, num_layers, entry_layer, last)
     if own.get("decay") is not None and exit_name != row.exits[0]:
         raise SettingsError(
             f"policy {name!r} with option 'decay' has its own exit layers; leave exit out."
@@ -69,16 +83,18 @@ def resolve(settings: DecodeSettings, num_layers: int, entry_layer: int) -> Plan
     prefills = tuple(p for p in row.prefills if p == "full" or not lens_rule)
     if own.get("draft") and settings.temperature > 0:
         raise SettingsError(f"policy {name!r} verifies greedy text; use temperature=0.")
-    allowed = allowed_exits(num_layers, entry_layer, row.full_river)
+    allowed = allowed_exits(last, entry_layer, row.full_river)
     if exit_name == "fixed" and "size" in own and given.get("exit_layer") is None:
         given["exit_layer"] = max(entry_layer - 1, ceil(SIZES[own["size"]] * num_layers))
-    rule = build_exit(exit_name, given, allowed)
+    missing = f" ({last} of {num_layers} backbone layers are resident)" if last < num_layers else ""
+    rule = build_exit(exit_name, given, allowed, missing)
     plan = Plan(
         exit_name=exit_name,
         head=head,
         prefill=_pick(name, "prefill", settings.prefill, prefills),
         fill=FILLS[fill],
         num_layers=num_layers,
+        last_exit=last,
         options=own,
         rule=rule,
         skip=row.skip(own) if row.skip else None,
@@ -89,7 +105,7 @@ def resolve(settings: DecodeSettings, num_layers: int, entry_layer: int) -> Plan
     )
     if row.wrap is None:
         return plan
-    return Plan(**{**vars(plan), "rule": row.wrap(rule, own, num_layers, settings.max_new_tokens)})
+    return Plan(**{**vars(plan), "rule": row.wrap(rule, own, last, settings.max_new_tokens)})
 
 
 def _options(
@@ -115,11 +131,11 @@ def _options(
     return own, given
 
 
-def _check(own: Mapping[str, Any], num_layers: int, entry_layer: int) -> None:
+def _check(own: Mapping[str, Any], num_layers: int, entry_layer: int, last: int) -> None:
     """Raise SettingsError for an option whose value is not possible."""
     most = {
-        "min_exit": (1, num_layers),
-        "decay": (entry_layer - 1, num_layers),
+        "min_exit": (1, last),
+        "decay": (entry_layer - 1, last),
         "draft": (1, 64),
         "halves": (0, 2 * num_layers),
         "observed": (0, 1 << 20),
@@ -153,9 +169,9 @@ def _fill_and_head(
     return fill, head
 
 
-def allowed_exits(num_layers: int, entry_layer: int, full_river: bool) -> Sequence[int]:
-    """Exit layers that the model's twins allow: entry - 1 to L, and 0 with the full river."""
-    layers = list(range(entry_layer - 1, num_layers + 1))
+def allowed_exits(last: int, entry_layer: int, full_river: bool) -> Sequence[int]:
+    """Exit layers that the layers there allow: entry - 1 to `last`, and 0 with the full river."""
+    layers = list(range(entry_layer - 1, last + 1))
     return [0, *layers] if full_river else layers
 
 

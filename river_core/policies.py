@@ -22,8 +22,9 @@ class Policy:
 
     `options` are option names with their defaults (None: no default); `exits` the exit rules it
     can use, its own first; `heads` likewise; `keep_first` positions whose tokens never leave;
-    `threshold` a default that is not the model's; `wrap` (rule, options, L,
-    new tokens) puts another rule around it.
+    `threshold` a default that is not the model's; `wrap` (rule, options, deepest exit layer, new
+    tokens) puts another rule around it; `offloads` says that it also runs where only the first
+    backbone layers are resident: rows that reach the last of them have to leave there.
     """
 
     sentence: str
@@ -37,19 +38,18 @@ class Policy:
     skip: Callable[[Mapping[str, Any]], Skip] | None = None
     wrap: Callable[[ExitRule, Mapping[str, Any], int, int], ExitRule] | None = None
     full_river: bool = False  # also needs the twins below the entry layer
+    offloads: bool = False
     keep_first: int = 0
     threshold: float | None = None
 
 
-def _decay(
-    rule: ExitRule, options: Mapping[str, Any], num_layers: int, new_tokens: int
-) -> ExitRule:
-    """SkipDecode's own schedule where `decay` asks for it: linear from L down to that layer."""
+def _decay(rule: ExitRule, options: Mapping[str, Any], deepest: int, new_tokens: int) -> ExitRule:
+    """SkipDecode's own schedule where `decay` asks for it: linear from the deepest down to it."""
     least = options["decay"]
     if least is None:
         return NeverDeeper(rule)
-    drop = (num_layers - least) / max(1, new_tokens - 1)
-    return Schedule(tuple(round(num_layers - drop * i) for i in range(new_tokens)))
+    drop = (deepest - least) / max(1, new_tokens - 1)
+    return Schedule(tuple(round(deepest - drop * i) for i in range(new_tokens)))
 
 
 FROM_SIMILARITY = ("similarity", *(name for name in ANY_EXIT if name != "similarity"))
@@ -68,6 +68,7 @@ POLICIES: dict[str, Policy] = {
         "the 4-bit river, which writes the same KV cache.",
         source="River-LLM, arXiv 2604.18396, sections 3.1 and 4",
         exits=FROM_SIMILARITY,
+        offloads=True,
     ),
     "full-quant": Policy(
         sentence="Every token runs all layers in the 4-bit river.",
@@ -75,6 +76,7 @@ POLICIES: dict[str, Policy] = {
         exits=("fixed",),
         fixed={"exit_layer": 0},
         full_river=True,
+        offloads=True,
     ),
     "kv-mask": Policy(
         sentence="Skipped layers keep no keys and values of the token; later tokens do not see it "
@@ -113,6 +115,7 @@ POLICIES: dict[str, Policy] = {
         prefills=FULL,
         options={"decay": None},
         wrap=_decay,
+        offloads=True,
     ),
     "fixed-exit": Policy(
         sentence="The whole sequence, prompt included, leaves after one layer: half of them, or "
@@ -123,6 +126,7 @@ POLICIES: dict[str, Policy] = {
         heads=BOTH_HEADS,
         prefills=("exit",),
         options={"exit_layer": None, "size": "M", "fill": None},
+        offloads=True,
     ),
     "self-speculative": Policy(
         sentence="The first layers draft tokens with an untrained head; the other layers verify "

@@ -21,6 +21,7 @@ from .kernels.base import QuantMatrix
 from .settings import QuantSpec
 
 FORMAT = "river-1"
+BLOCK = 1 << 21  # numbers: 8 MiB in fp32, and the solver holds ten times that
 
 
 def check_group(spec: QuantSpec, name: str, columns: int) -> None:
@@ -38,9 +39,17 @@ def check_group(spec: QuantSpec, name: str, columns: int) -> None:
 def quantize(weight: Tensor, spec: QuantSpec, name: str = "the matrix") -> QuantMatrix:
     """Quantise one matrix [N, K] of any float type with `spec` (HQQ: method.md 3.13).
 
+    In blocks of rows of at most BLOCK numbers: the groups lie along the rows, so a block only
+    decides by itself when the solver has done enough, and its many temporaries stay small.
     Raises SettingsError where the group does not divide K.
     """
     check_group(spec, name, weight.shape[1])
+    rows = max(1, BLOCK // weight.shape[1])
+    return QuantMatrix.cat([_quantize(block, spec) for block in weight.split(rows)])
+
+
+def _quantize(weight: Tensor, spec: QuantSpec) -> QuantMatrix:
+    """Quantise rows [N, K] by HQQ."""
     from hqq.core.quantize import Quantizer
 
     n, k = weight.shape

@@ -16,16 +16,20 @@ from torch import Tensor
 from .block import Rope
 from .cache import SharedCache
 from .errors import SettingsError
-from .kernels.base import QuantMatrix
+from .kernels.base import Linear, QuantMatrix
 from .kernels.choose import KernelPlan
+from .kernels.native import on_large_pages
 from .layer import BlockShape, LayerWeights
-from .model import ModelInfo, RiverModel
+from .model import Bank, ModelInfo, RiverModel
 from .plan import plan_kernels
 from .quantize import check_group
+from .residency import Shelf, return_memory
+from .residency import resident_layers as checked_residents
 from .settings import LoadSettings, QuantSpec
 
 CODES_DEVIATION = math.sqrt((16**2 - 1) / 12)  # of whole numbers 0..15, equally likely
 CPU = torch.device("cpu")
+BACKBONE, VECTORS = 2000, 4000  # first numbers of generators; the river's count from 1 on
 
 
 @dataclass(frozen=True)
@@ -86,26 +90,34 @@ def random_model(
     dtype: str = "auto",
     river: QuantSpec | None = None,
     entry_layer: int = 2,
+    resident_layers: int | None = None,
     capacity: int = 512,
     seed: int = 0,
     store: Path | None = None,
 ) -> RiverModel:
     """A model of random weights on `device`, without a tokenizer and without stop ids.
 
-    `shape` is a name of SHAPES or a ShapeSpec; `dtype`, `river`, `entry_layer` and `capacity` mean
-    what they mean to `load`; the same `seed` gives the same weights on the same kind of device.
-    `store`: see `plan_kernels`. Raises SettingsError or KernelUnavailable (both RiverError).
+    `shape` is a name of SHAPES or a ShapeSpec; `dtype`, `river`, `entry_layer`, `resident_layers`
+    (a number) and `capacity` mean what they mean to `load`; the same `seed` gives the same weights
+    on the same kind of device. `store`: see `plan_kernels`. Raises SettingsError or
+    KernelUnavailable (both RiverError).
     """
     spec = find_shape(shape) if isinstance(shape, str) else shape
     settings = LoadSettings(
-        dtype=dtype, river=river or QuantSpec(), entry_layer=entry_layer, capacity=capacity
+        dtype=dtype,
+        river=river or QuantSpec(),
+        entry_layer=entry_layer,
+        resident_layers=resident_layers,
+        capacity=capacity,
     )
     if entry_layer > spec.layers:
         raise SettingsError(f"entry_layer is {entry_layer}, but {spec.name} has {spec.layers}.")
     for name, (_, columns) in spec.block.matrices.items():
         check_group(settings.river, name, columns)
     plan = plan_kernels(spec.block, spec.layers, spec.vocab, device, settings, store=store)
-    return _Maker(spec, settings, plan, device, seed).model(capacity)
+    model = _Maker(spec, settings, plan, device, seed).model(capacity)
+    return_memory(device)
+    return model
 
 
 def plain_rope(theta: float, head_dim: int, capacity: int, device: torch.device) -> Rope:
@@ -131,19 +143,16 @@ class _Maker:
         seed: int,
     ) -> None:
         self.spec, self.settings, self.plan, self.device = spec, settings, plan, device
-        self.seed = seed
-        self.random = self._generator(0)
+        self.seed, self.shelf = seed, Shelf()
 
     def model(self, capacity: int) -> RiverModel:
         """Everything put together, the twins from the entry layer on."""
         spec, shape = self.spec, self.spec.block
         size = (spec.vocab, shape.hidden)
-        embedding = self._weight(size)
-        head = self.plan.make_dense(embedding if spec.tied else self._weight(size))
-        backbone = [self._layer() for _ in range(spec.layers)]
-        first = self.settings.entry_layer
-        river: list[LayerWeights | None] = [None] * (first - 1)
-        river += [self._twin(n, backbone[n - 1]) for n in range(first, spec.layers + 1)]
+        random = self._generator(0)
+        embedding = self._weight(size, random)
+        head = self.plan.make_dense(embedding if spec.tied else self._weight(size, random))
+        backbone, river = self._banks()
         heads = (shape.kv_heads, shape.head_dim)
         return RiverModel(
             info=self._info(),
@@ -151,14 +160,36 @@ class _Maker:
             embedding=embedding,
             backbone=backbone,
             river=river,
-            final_norm=self._norm((shape.hidden,)),
+            final_norm=self._norm((shape.hidden,), random),
             head=head,
             ropes=(plain_rope(spec.rope_theta, shape.head_dim, capacity, self.device),),
             cache=SharedCache(spec.layers, capacity, heads, self.plan.dtype, self.device),
             tokenizer=None,
             eos_ids=(),
             build_twin=self._twin,
+            restore_layer=self._restored,
+            shelf=self.shelf,
         )
+
+    def _banks(self) -> tuple[Bank, Bank]:
+        """Backbone and river, layer by layer; layers that are not resident are never made."""
+        backbone: Bank = []
+        river: Bank = []
+        settings, count = self.settings, self.spec.layers
+        resident = checked_residents(
+            settings.resident_layers, count, settings.entry_layer, None, 0.5
+        )
+        for layer in range(1, count + 1):
+            sizes, random = self.spec.block.vectors, self._generator(VECTORS + layer)
+            small = {name: self._vector(name, size, random) for name, size in sizes.items()}
+            own = twin = None
+            if layer <= resident or self._identical:
+                own = LayerWeights.of(self._dense(layer), small)
+            if layer >= settings.entry_layer:
+                twin = own if self._identical else LayerWeights.of(self._coded(layer), small)
+            backbone.append(own if layer <= resident else None)
+            river.append(twin)
+        return backbone, river
 
     def _info(self) -> ModelInfo:
         return ModelInfo(
@@ -176,32 +207,47 @@ class _Maker:
     def _generator(self, number: int) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(self.seed * 10_000 + number)
 
-    def _weight(self, size: tuple[int, int]) -> Tensor:
-        weight = torch.randn(size, generator=self.random, device=self.device, dtype=self.plan.dtype)
+    def _weight(self, size: tuple[int, int], random: torch.Generator) -> Tensor:
+        weight = torch.randn(size, generator=random, device=self.device, dtype=self.plan.dtype)
         return weight.mul_(size[1] ** -0.5)
 
-    def _norm(self, size: tuple[int, ...]) -> Tensor:
-        return torch.rand(size, generator=self.random, device=self.device) + 0.5
+    def _norm(self, size: tuple[int, ...], random: torch.Generator) -> Tensor:
+        return torch.rand(size, generator=random, device=self.device) + 0.5
 
-    def _layer(self) -> LayerWeights:
-        sizes = self.spec.block.matrices
-        linears = {name: self.plan.make_dense(self._weight(size)) for name, size in sizes.items()}
-        small = {name: self._vector(name, size) for name, size in self.spec.block.vectors.items()}
-        return LayerWeights.of(linears, small)
-
-    def _vector(self, name: str, size: tuple[int, ...]) -> Tensor:
+    def _vector(self, name: str, size: tuple[int, ...], random: torch.Generator) -> Tensor:
         if name == "qkv_bias":
-            return 0.5 * torch.randn(size, generator=self.random, device=self.device)
-        return self._norm(size)
+            return 0.5 * torch.randn(size, generator=random, device=self.device)
+        return self._norm(size, random)
+
+    @property
+    def _identical(self) -> bool:
+        return self.settings.river.bits == 16
+
+    def _dense(self, layer: int) -> dict[str, Linear]:
+        """The linears of backbone layer `layer`: the same ones whenever they are made."""
+        kept, random = self.shelf.find(layer), self._generator(BACKBONE + layer)
+        sizes = self.spec.block.matrices
+        if kept is None:
+            made = {n: self.plan.make_dense(self._weight(s, random)) for n, s in sizes.items()}
+        else:
+            made = {n: self.plan.make_dense(t.to(self.device)) for n, t in kept.items()}
+        on_large_pages(list(made.values()))
+        return made
+
+    def _coded(self, layer: int) -> dict[str, Linear]:
+        """The linears of the twin of `layer`: random codes."""
+        sizes, random = self.spec.block.matrices, self._generator(layer)
+        made = {n: self.plan.make_int4(self._codes(size, random)) for n, size in sizes.items()}
+        on_large_pages(list(made.values()))
+        return made
 
     def _twin(self, layer: int, own: LayerWeights) -> LayerWeights:
         """The river's 1-based `layer`: random codes, or the backbone's `own` layer in 16 bits."""
-        if self.settings.river.bits == 16:
-            return own
-        random = self._generator(layer)
-        sizes = self.spec.block.matrices
-        linears = {n: self.plan.make_int4(self._codes(size, random)) for n, size in sizes.items()}
-        return own.with_linears(linears)
+        return own if self._identical else own.with_linears(self._coded(layer))
+
+    def _restored(self, layer: int, twin: LayerWeights) -> LayerWeights:
+        """Backbone layer `layer`, as it was."""
+        return twin if self._identical else twin.with_linears(self._dense(layer))
 
     def _codes(self, size: tuple[int, int], random: torch.Generator) -> QuantMatrix:
         """Codes uint8 [N, K] whose weights spread as the backbone's do."""

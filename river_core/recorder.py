@@ -30,13 +30,15 @@ PARTS = ("backbone", "river", "fill", "head", "decision")  # of TokenRecord.part
 
 @dataclass
 class Pass:
-    """What one pass did: path and KV source letters, similarities [layer][row], decision seconds,
-    milliseconds by part, and logits fp32 [V] of its last row, or [R, V]."""
+    """What one pass did: where it left and whether only for want of resident layers, path and KV
+    source letters, similarities [layer][row], decision seconds, milliseconds by part, and logits
+    fp32 [V] of its last row, or [R, V]."""
 
     index: int
     rows: Rows
     threshold: float
     exit_layer: int = 0
+    forced: bool = False
     path: str = ""
     kv_source: str = ""
     similarities: list[Sequence[float]] = field(default_factory=list)
@@ -82,8 +84,15 @@ class Recorder:
             seed=self.settings.seed,
             kernels=self.kernels,
             forced_tokens=forced,
-            notes=(*info.notes, *threshold.notes),
+            notes=(*info.notes, *self._residency(), *threshold.notes),
         )
+
+    def _residency(self) -> tuple[str, ...]:
+        """A note where the plan does not have the whole backbone."""
+        last, layers = self.plan.last_exit, self.model.num_layers
+        if last == layers:
+            return ()
+        return (f"{last} of {layers} backbone layers are resident: the last one forces the exit.",)
 
     @property
     def kernels(self) -> dict[str, str]:
@@ -117,7 +126,7 @@ class Recorder:
             token_id=choice.token_id,
             text=text,
             exit_layer=done.exit_layer,
-            forced=False,
+            forced=done.forced,
             threshold=done.threshold,
             similarities=tuple(row[-1] for row in done.similarities),
             path=done.path,

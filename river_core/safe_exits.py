@@ -51,8 +51,9 @@ def earliest_safe_exits(model: RiverModel, run: RunRecord) -> SafeExits:
 
     The cache is the one at the end of the run: slots written late are read as they became.
     Raises RecordError where the run is not this model's, left slots out because nothing reads them
-    again, or cannot be replayed.
+    again, or cannot be replayed; SettingsError where a backbone layer is not resident.
     """
+    model.require_whole("earliest_safe_exits")
     if any("n" in source for source in run.kv_final):
         raise RecordError(
             "the run wrote no keys and values where its policy never looks again, so what a deeper "
@@ -161,7 +162,7 @@ def exit_states(model: RiverModel, run: RunRecord, passes: range) -> Tensor:
             tails = torch.cat([tails, x])
             places = at.repeat(len(tails) // count)
             tails = _layer(tails, model.twin(layer), model, (layer, places), recorded)
-        x = _layer(x, model.backbone[layer - 1], model, (layer, at), recorded)
+        x = _layer(x, model.layer(layer), model, (layer, at), recorded)
     return torch.cat([tails, x]).view(-1, count, x.shape[1])
 
 

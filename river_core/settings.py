@@ -77,7 +77,7 @@ class LoadSettings:
     dtype: str = "auto"
     river: QuantSpec = field(default_factory=QuantSpec)
     entry_layer: int = 2
-    resident_layers: int | None = None
+    resident_layers: int | str | None = None
     capacity: int | None = None
 
     def __post_init__(self) -> None:
@@ -90,10 +90,7 @@ class LoadSettings:
         if not _is_int(self.entry_layer) or self.entry_layer < 2:
             raise SettingsError(f"entry_layer is {self.entry_layer!r}; use 2 or more.")
         if self.resident_layers is not None:
-            raise SettingsError(
-                f"resident_layers is {self.resident_layers!r}, but this version keeps every "
-                "backbone layer resident; leave it at None."
-            )
+            check_resident(self.resident_layers)
         if self.capacity is not None and (not _is_int(self.capacity) or self.capacity < 1):
             raise SettingsError(f"capacity is {self.capacity!r}; use a number of tokens >= 1.")
 
@@ -161,6 +158,15 @@ class DecodeSettings:
                 f"unknown setting {', '.join(map(repr, unknown))}; known are {', '.join(known)}."
             )
         return cls(**keywords)
+
+
+def check_resident(value: object) -> int | str:
+    """Return a number of resident layers >= 1, or "auto", as it is; SettingsError otherwise."""
+    if value == "auto" or (_is_int(value) and value >= 1):  # type: ignore[operator]
+        return value  # type: ignore[return-value]
+    raise SettingsError(
+        f"resident_layers is {value!r}; use a number of backbone layers from 1 on, or 'auto'."
+    )
 
 
 def check_threshold(value: object) -> float:

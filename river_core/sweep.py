@@ -60,8 +60,21 @@ def measure(
     model: RiverModel, prompt: Prompt, reference: RunRecord, threshold: float, prefill: str
 ) -> dict[str, float]:
     """River on one prompt, fed the reference's tokens: depth, match, KL and overlap."""
+    return numbers(reference, fed(model, prompt, reference, threshold, prefill))
+
+
+def fed(
+    model: RiverModel, prompt: Prompt, reference: RunRecord, threshold: float, prefill: str
+) -> RunRecord:
+    """River on one prompt, fed the reference's tokens."""
     ids = [t.token_id for t in reference.tokens]
-    run = teacher_forced(model, prompt, ids, threshold=threshold, prefill=prefill, full_trace=False)
+    return teacher_forced(
+        model, prompt, ids, threshold=threshold, prefill=prefill, full_trace=False
+    )
+
+
+def numbers(reference: RunRecord, run: RunRecord) -> dict[str, float]:
+    """Depth, match, KL and overlap of a run that was fed the reference's tokens."""
     found = compare(reference, run)
     depth = mean_exit_layer([run])
     assert found.kl is not None
@@ -71,7 +84,7 @@ def measure(
         "match": found.match,
         "kl": found.kl,
         "top5_overlap": found.top5_overlap,
-        "tokens": float(len(ids)),
+        "tokens": float(len(run.tokens)),
     }
 
 
@@ -82,7 +95,11 @@ def sweep(
     tokens: int,
     say: Say,
 ) -> list[Row]:
-    """Every threshold with both prefill rules over all prompts, `tokens` tokens each."""
+    """Every threshold with both prefill rules over all prompts, `tokens` tokens each.
+
+    Raises SettingsError where a backbone layer is not resident, and whatever `generate` raises.
+    """
+    model.require_whole("sweep")
     grid = [(prefill, threshold) for prefill in PREFILLS for threshold in thresholds]
     found: dict[tuple[str, float], list[dict[str, float]]] = {key: [] for key in grid}
     for n, prompt in enumerate(prompts):

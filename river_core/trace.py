@@ -1,4 +1,4 @@
-"""One full-depth pass over a finished run's tokens: all L similarities of every pass.
+"""One pass over a finished run's tokens through every backbone layer that is there.
 
 It leaves the model's cache alone: a scratch cache with a single slot serves every layer in turn.
 """
@@ -18,6 +18,7 @@ def full_trace(
 ) -> tuple[tuple[float, ...], ...]:
     """Similarities [pass][layer] of the last `passes` rows of `fed`, had no token left.
 
+    Of all L layers, or where some are evicted of the resident ones: 1 to `model.resident`.
     Row n of `fed` is the row whose pass chose the token after it (records.md, full_trace).
     """
     shape = model.shape
@@ -26,7 +27,7 @@ def full_trace(
     )
     engine = EagerExecution(model, scratch, scratch=True)
     engine.start(Rows(fed, tuple(range(len(fed)))))
-    engine.backbone(1, model.num_layers)
-    layers = engine.trace(model.num_layers)
+    engine.backbone(1, model.resident)
+    layers = engine.trace(model.resident)
     first = len(fed) - passes
     return tuple(tuple(row[first + n] for row in layers) for n in range(passes))

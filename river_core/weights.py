@@ -1,13 +1,15 @@
 """The tensors of a folder in hub layout, read one by one from its safetensors shards.
 
 Every tensor is checked against the size that the configuration asks for; what is missing or left
-over is an error. FP8 weights come out multiplied by their scales. Knows nothing of what the tensors
-are for.
+over is an error. FP8 weights come out multiplied by their scales. A file is mapped only while one
+of its tensors is alive, since the pages that were read count as the process's memory. Knows nothing
+of what the tensors are for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,17 +28,9 @@ class Weights:
     folder: Path
 
     def __post_init__(self) -> None:
-        from safetensors import SafetensorError, safe_open
-
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, Path] = {}
         for path in sorted(self.folder.glob("*.safetensors")):
-            try:
-                file = safe_open(path, framework="pt")
-            except (OSError, SafetensorError) as error:
-                raise ModelUnavailable(
-                    f"{path} is damaged ({error}); download the model again."
-                ) from error
-            self._files |= dict.fromkeys(file.keys(), file)
+            self._files |= dict.fromkeys(_names(path), path)
 
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor `name`, which must have `shape`; ModelUnavailable otherwise."""
@@ -44,7 +38,7 @@ class Weights:
             raise ModelUnavailable(
                 f"the weights in {self.folder} lack {name}; download the model again."
             )
-        tensor: Tensor = self._files[name].get_tensor(name)
+        tensor = _read(self._files[name], name)
         if tuple(tensor.shape) != shape or not tensor.dtype.is_floating_point:
             raise ModelUnavailable(
                 f"{name} in {self.folder} is {tensor.dtype} {list(tensor.shape)}, but the "
@@ -63,7 +57,7 @@ class Weights:
                 f"{name} in {self.folder} is stored as {tensor.dtype}, but its scale {scale_name} "
                 "is missing; download the model again."
             )
-        scale: Tensor = self._files[scale_name].get_tensor(scale_name).float()
+        scale = _read(self._files[scale_name], scale_name).float()
         scale = scale.reshape(1, 1) if scale.numel() == 1 else scale
         if scale.dim() != 2 or any(n % s for n, s in zip(tensor.shape, scale.shape, strict=True)):
             raise ModelUnavailable(
@@ -98,3 +92,30 @@ class Weights:
                 f"the weights in {self.folder} hold {len(extra)} tensors that this model type does "
                 f"not use ({extra[0]}); its config.json belongs to another model."
             )
+
+
+def _names(path: Path) -> list[str]:
+    """The names of a file's tensors."""
+    with _opened(path) as file:
+        return list(file.keys())
+
+
+def _read(path: Path, name: str) -> Tensor:
+    """One tensor; the file stays mapped for as long as it is alive."""
+    with _opened(path) as file:
+        tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file, open for reading; ModelUnavailable where it is damaged or gone."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except FileNotFoundError as error:
+        raise ModelUnavailable(f"{path} is gone; download the model again.") from error
+    except (OSError, SafetensorError) as error:
+        raise ModelUnavailable(f"{path} is damaged ({error}); download the model again.") from error

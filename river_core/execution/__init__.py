@@ -9,5 +9,7 @@ from .fused import FusedExecution, can_fuse
 
 
 def open_execution(model: RiverModel) -> Execution:
-    """The fastest way this model's kernels allow."""
-    return FusedExecution(model) if can_fuse(model) else EagerExecution(model)
+    """The fastest way this model's kernels allow; the model tells it when layers are evicted."""
+    engine = FusedExecution(model) if can_fuse(model) else EagerExecution(model)
+    model.engines.add(engine)
+    return engine

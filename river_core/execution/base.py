@@ -92,6 +92,10 @@ class Execution(Protocol):
         """What logits [V] say about a token (default: the best); RiverError if not finite."""
         ...
 
+    def drop(self) -> None:
+        """Let go of every weight: layers were evicted, so the run that this serves is over."""
+        ...
+
     def settle(self) -> None:
         """Wait until everything asked for is done (for clocks)."""
         ...

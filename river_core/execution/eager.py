@@ -59,7 +59,7 @@ class EagerExecution:
 
     def _run(self, layer: int, *, backbone: bool) -> Tensor:
         model = self._model
-        weights = model.backbone[layer - 1] if backbone else model.twin(layer)
+        weights = model.layer(layer) if backbone else model.twin(layer)
         shape, slot = model.shapes[layer - 1], self._slot(layer)
         return run_block(self._x, weights, shape, self._at, self._cache, slot)
 
@@ -78,7 +78,7 @@ class EagerExecution:
     def half(self, layer: int, which: str) -> Sequence[float]:
         """Run "attention" or "feed_forward" of a backbone layer; the rows' similarities over it."""
         model, before = self._model, self._x
-        weights, shape = model.backbone[layer - 1], model.shapes[layer - 1]
+        weights, shape = model.layer(layer), model.shapes[layer - 1]
         if which == "attention":
             slot = self._slot(layer)
             self._x = run_attention(before, weights, shape, self._at, self._cache, slot)
@@ -117,7 +117,7 @@ class EagerExecution:
         """Write keys and values of backbone layers first..last as `state` [1, d] gives them."""
         model = self._model
         for layer in range(first, last + 1):
-            weights, slot = model.backbone[layer - 1], self._slot(layer)
+            weights, slot = model.layer(layer), self._slot(layer)
             shape = model.shapes[layer - 1]
             write_keys_values(state, weights, shape, self._at, self._cache, slot)
 
@@ -174,6 +174,9 @@ class EagerExecution:
     def describe(self, logits: Tensor, token_id: int | None = None) -> Choice:
         """What logits [V] say about a token (default: the best); RiverError if not finite."""
         return describe(logits, greedy(logits) if token_id is None else token_id)
+
+    def drop(self) -> None:
+        """Let go of weights that this keeps beside the model's own lists: none."""
 
     def settle(self) -> None:
         """Wait until everything asked for is done (for clocks)."""

@@ -26,7 +26,7 @@ def can_fuse(model: RiverModel) -> bool:
     """Whether the block is the plain one, which the C++ step knows, all its linears are native
     kernels and all sizes such as the step takes."""
     shape = model.shape
-    layers = [*model.backbone, *(w for w in model.river if w is not None)]
+    layers = [w for bank in model.banks for w in bank if w is not None]
     linears = [model.head, *(linear for w in layers for linear in w.linears.values())]
     sizes = (shape.hidden, shape.ffn, shape.head_dim)
     native = all(isinstance(linear, NativeDense | NativeInt4) for linear in linears)
@@ -64,13 +64,20 @@ class FusedExecution(EagerExecution):
         """The layers of one bank from `first` on, bound to their cache slots."""
         key = twins, first
         if key not in self._banks:
-            model, count = self._model, self._model.num_layers
-            layers = [model.twin(n) for n in range(first, count + 1)] if twins else model.backbone
-            ks, vs = (side[first - 1 :] for side in self._cached)
-            native = [native_layer(weights, model.shape) for weights in layers]
+            model = self._model
+            weights, last = (
+                (model.twin, model.num_layers) if twins else (model.layer, model.resident)
+            )
+            layers = [weights(n) for n in range(first, last + 1)]
+            ks, vs = (side[first - 1 : last] for side in self._cached)
+            native = [native_layer(layer, model.shape) for layer in layers]
             slots = model.cache.readable[first - 1 :], model.cache.readable_count[first - 1 :]
             self._banks[key] = self._step.bank(native, ks, vs, slots)
         return self._banks[key]
+
+    def drop(self) -> None:
+        """Let go of every weight: the banks point to those that were evicted."""
+        self._banks.clear()
 
     def backbone(self, first: int, last: int) -> None:
         """Run backbone layers first..last on the rows, in place, and note their similarities."""

@@ -114,3 +114,38 @@ def test_items_of_the_report_run(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 def small(bench: gpu_items.Bench) -> RiverModel:
     """The item's model without remembering kernel choices."""
     return random_model(bench.spec, device=bench.device, capacity=64)
+
+
+@needs_ampere
+def test_the_ledger_and_eviction_are_the_allocators() -> None:
+    """Within 3 % for a whole model, within 1 % for what eviction frees and restoring takes."""
+    torch.cuda.empty_cache()
+    random_model("tiny", device=CUDA, capacity=64)  # libraries take their workspaces
+    base = torch.cuda.memory_allocated()
+    model = random_model("smollm2-135m", device=CUDA)
+    total = sum(model.memory().values())
+    held = torch.cuda.memory_allocated() - base
+    assert held == pytest.approx(total, rel=0.03)
+    first = tokens(model, 8, exit="fixed", options={"exit_layer": 20})
+    before = torch.cuda.memory_allocated()
+    model.set_resident(4)
+    evicted = total - sum(model.memory().values())
+    assert before - torch.cuda.memory_allocated() == pytest.approx(evicted, rel=0.01)
+    assert all(t.is_pinned() for kept in model.shelf.kept.values() for t in kept.values())
+    assert len(model.shelf.kept) == model.num_layers - 4
+    assert len(tokens(model, 8, threshold=1.0)) == 8
+    model.set_resident(model.num_layers)
+    assert not model.shelf.kept
+    assert sum(model.memory().values()) == total
+    assert tokens(model, 8, exit="fixed", options={"exit_layer": 20}) == first
+
+
+@needs_ampere
+def test_the_offloaded_form_is_never_whole_on_the_device() -> None:
+    torch.cuda.empty_cache()
+    base = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    model = random_model("llama-3.2-1b", device=CUDA, resident_layers=2)
+    layer = model.memory()["backbone"] / 2
+    peak = torch.cuda.max_memory_allocated() - base
+    assert peak < sum(model.memory().values()) + 4 * layer

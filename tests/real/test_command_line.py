@@ -29,6 +29,16 @@ def test_generate_saves_and_compare_reads(tmp_path, capsys):
     assert found["exits"][0] == {"30": 7}
 
 
+def test_generate_with_a_part_of_the_backbone(capsys):
+    assert (
+        main(["generate", "Hi", *MODEL, "--max-new-tokens", "3", "--resident", "4", "--json"]) == 0
+    )
+    run = RunRecord.from_lines(capsys.readouterr().out.split("\n"))
+    assert {(t.exit_layer <= 4, t.forced) for t in run.tokens} <= {(True, True), (True, False)}
+    assert any(t.forced for t in run.tokens)
+    assert {len(row) for row in run.full_trace} == {4}
+
+
 def test_generate_json_is_the_record(capsys):
     assert main(["generate", "Hi", *MODEL, "--max-new-tokens", "3", "--json"]) == 0
     run = RunRecord.from_lines(capsys.readouterr().out.split("\n"))
@@ -44,6 +54,8 @@ def test_generate_json_is_the_record(capsys):
         (["generate", "Hi", *MODEL, "--threshold", "nan"], "threshold is nan"),
         (["generate", "Hi", *MODEL, "--threshold", "5"], "threshold is 5"),
         (["generate", "Hi", *MODEL, "--policy", "none"], "unknown policy"),
+        (["generate", "Hi", *MODEL, "--resident", "31"], "can keep 1 "),
+        (["generate", "Hi", *MODEL, "--resident", "4", "--policy", "backbone"], "set_resident(30)"),
         (["generate", "Hi", *MODEL, "--options", "{"], "not JSON"),
         (["generate", "Hi", *MODEL, "--max-new-tokens", "99999"], "99999 new ones"),
         (["generate", "Hi", "--model", "no-such-model"], "no-such-model"),

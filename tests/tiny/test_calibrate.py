@@ -15,7 +15,7 @@ from river_core.calibration_store import Point
 from river_core.errors import RecordError, RiverError, SettingsError
 from tests.tiny.tiny_models import TINY, prompt
 
-TOKENS = 10
+TOKENS, LAYERS = 10, 8
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,11 @@ def store(model, measured):
     """The model's file, put right again afterwards."""
     yield model.info.calibration
     model.info.calibration.save(measured)
+
+
+def point(threshold, match):
+    """A measured point of which only these two matter."""
+    return Point(threshold, 3.0, match, 0.1, (1,) * LAYERS)
 
 
 def references(model, prompts):
@@ -80,6 +85,7 @@ def test_one_point_again_by_hand(model, measured, prompts):
     assert point.match == pytest.approx(same / len(kl), abs=1e-6)
     assert point.kl == pytest.approx(sum(kl) / len(kl), abs=1e-6)
     assert point.mean_exit_layer == pytest.approx(sum(exits) / len(exits), abs=1e-6)
+    assert point.exits == tuple(exits.count(layer) for layer in range(1, model.num_layers + 1))
 
 
 def test_quantiles_are_those_of_the_full_depth_passes(model, measured, prompts):
@@ -96,7 +102,8 @@ def test_quantiles_are_those_of_the_full_depth_passes(model, measured, prompts):
 
 def test_never_leaving_is_the_backbone(model, measured):
     last = measured.points[-1]
-    assert last == Point(1.0, float(model.num_layers), 1.0, 0.0)
+    layers, passes = model.num_layers, 3 * (TOKENS - 1)
+    assert last == Point(1.0, float(layers), 1.0, 0.0, (*[0] * (layers - 1), passes))
 
 
 def test_twice_gives_the_same(model, measured, prompts):
@@ -114,7 +121,7 @@ def test_estimated_depth_by_hand():
 
 
 def test_auto_takes_the_smallest_that_meets_the_target(model, store, measured, prompts):
-    points = (Point(0.21, 3.0, 0.9, 0.1), Point(0.43, 4.0, 0.97, 0.1), Point(1.0, 8.0, 1.0, 0.0))
+    points = (point(0.21, 0.9), point(0.43, 0.97), point(1.0, 1.0))
     store.save(replace(measured, points=points))
     for target, threshold in ((0.9, 0.21), (0.95, 0.43)):
         auto = {"threshold": "auto", "target_match": target}
@@ -131,7 +138,7 @@ def test_auto_takes_the_smallest_that_meets_the_target(model, store, measured, p
 
 
 def test_auto_says_when_none_meets_the_target(model, store, measured, prompts):
-    points = (Point(0.21, 3.0, 0.9, 0.1), Point(1.0, 8.0, 1.0, 0.0))
+    points = (point(0.21, 0.9), point(1.0, 1.0))
     store.save(replace(measured, points=points))
     run = river_core.generate(model, prompts[0], max_new_tokens=3, threshold="auto")
     assert run.header.settings["threshold"] == 1.0

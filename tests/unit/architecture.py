@@ -35,16 +35,16 @@ _CORE: Rows = (
     ),
     ("layer.py", "block.py"),
     (
-        *("quantize.py", "weights.py", "calibration_store.py", "model.py", "plan.py"),
-        *("random_model.py", "footprint.py", "paper_table6.py"),
+        *("quantize.py", "weights.py", "calibration_store.py", "residency.py", "model.py"),
+        *("plan.py", "random_model.py", "footprint.py", "paper_table6.py"),
     ),
     (
         *("tensor_names.py", "families.py", "checkpoint.py", "hub_folder.py"),
         *("model_store.py", "folders.py"),
         *("gguf_architectures.py", "gguf_reader.py", "gguf_metadata.py"),
         *("gguf_tokenizers.py", "gguf_files.py"),
-        *("hub_files.py", "pip_wheels.py", "packaged.py", "sources.py", "loading.py"),
-        *("inventory.py",),
+        *("hub_files.py", "pip_wheels.py", "packaged.py", "sources.py", "banks.py"),
+        *("loading.py", "inventory.py"),
         *("exits.py", "fills.py", "policies.py", "planning.py", "prompts.py"),
     ),
     (

@@ -59,6 +59,7 @@ class Engine:
     """What the runner needs of river_core."""
 
     Control = Control
+    model: Any = None
 
     def __init__(self, pause: float = 0.002) -> None:
         self.pause = pause
@@ -76,7 +77,8 @@ class Engine:
         progress("quantising layer 1 of 30", 0.5)
         if self.failures:
             raise self.failures.pop(0)
-        return SimpleNamespace(
+        self.model = SimpleNamespace(
+            set_resident=self.set_resident,
             info=SimpleNamespace(
                 name=name, default_threshold=TAU, calibration=None, notes=("no compiler",)
             ),
@@ -85,6 +87,13 @@ class Engine:
             num_layers=LAYERS,
             capacity=4096,
         )
+        return self.model
+
+    def set_resident(self, layers: int) -> None:
+        with self.alone():
+            if not 1 <= layers <= LAYERS:
+                raise SettingsError(f"resident_layers is {layers}.")
+            self.model.resident = layers
 
     def stream(self, model: Any, prompt: str, *, control: Control, **settings: Any) -> Stream:
         if not prompt:
@@ -260,3 +269,18 @@ def test_records_are_kept_for_a_while(runner: Runner, monkeypatch: pytest.Monkey
 def test_generate_returns_the_record(runner: Runner) -> None:
     value = runner.generate("hello", policy="river", threshold=None, max_new_tokens=3, seed=1)
     assert len(value["tokens"]) == 3 and value["summary"]["stop_reason"] == "length"
+
+
+def test_resident_layers_change_between_runs(runner: Runner, engine: Engine) -> None:
+    """It waits for its turn: `alone` fails where a run is still going."""
+    views = runner.run("hello", 0.9, 40, "s")
+    next(views)
+    card = runner.card
+    runner.set_resident(4)
+    assert last(views)["lanes"]["river"]["phase"] == "done"
+    assert engine.model.resident == 4
+    assert runner.card is not card and runner.card.state == "ready"
+    with pytest.raises(SettingsError, match="resident_layers is 31"):
+        runner.set_resident(31)
+    assert engine.model.resident == 4
+    assert last(runner.run("hello", 0.9, 2, "s"))["lanes"]["river"]["phase"] == "done"

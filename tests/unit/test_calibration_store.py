@@ -17,11 +17,11 @@ MADE = Calibration(
     levels=(25.0, 75.0),
     quantiles=((-0.1, 0.2), (0.9, 0.95), (0.3, 0.4)),
     points=(
-        Point(0.5, 1.0, 0.85, 0.2),
-        Point(0.9, 1.5, 0.97, 0.02),
-        Point(0.95, 2.0, 0.96, 0.03),
-        Point(0.99, 2.5, 0.99, 0.005),
-        Point(1.0, 3.0, 1.0, 0.0),
+        Point(0.5, 1.0, 0.85, 0.2, (20, 0, 0)),
+        Point(0.9, 1.5, 0.97, 0.02, (12, 6, 2)),
+        Point(0.95, 2.0, 0.96, 0.03, (1, 18, 1)),
+        Point(0.99, 2.5, 0.99, 0.005, (0, 10, 10)),
+        Point(1.0, 3.0, 1.0, 0.0, (0, 0, 20)),
     ),
     prefill="exit",
     passes=40,
@@ -53,8 +53,37 @@ def test_smallest_threshold(target, threshold):
     ],
 )
 def test_scale_of_a_slider(points, scale):
-    made = replace(MADE, points=tuple(Point(t, depth, 1.0, 0.0) for t, depth in points))
+    made = replace(MADE, points=tuple(Point(t, depth, 1.0, 0.0, (0, 0, 1)) for t, depth in points))
     assert made.scale() == scale
+
+
+@pytest.mark.parametrize(
+    ("threshold", "share", "layers"),
+    [
+        (0.5, 0.95, 1),
+        (0.9, 0.6, 1),
+        (0.9, 0.61, 2),
+        (0.9, 0.9, 2),
+        (0.9, 0.95, 3),
+        (0.95, 0.95, 2),
+        (0.6, 0.9, 2),  # counted at 0.9, the next that was measured
+        (-1.0, 0.95, 1),
+        (0.995, 0.01, 3),
+    ],
+)
+def test_layers_that_cover_a_share_of_the_exits(threshold, share, layers):
+    assert MADE.covering(threshold, share) == layers
+
+
+def test_an_older_form_is_refused(file):
+    """Calibrations of the first form, without exits."""
+    file.save(MADE)
+    old = json.loads(file.path.read_text(encoding="utf-8")) | {"format": "calibration-1"}
+    for point in old["points"]:
+        del point["exits"]
+    file.path.write_text(json.dumps(old), encoding="utf-8")
+    with pytest.raises(RecordError, match=r"another version; run .*calibrate` again\.$"):
+        file.load()
 
 
 def test_round_trip(file):
@@ -110,6 +139,11 @@ def changed(name, value):
         changed("points", [vars(MADE.points[-1]) | {"kl": float("nan")}]),
         changed("points", [vars(MADE.points[-1]) | {"match": "high"}]),
         changed("points", [{"threshold": 1.0}]),
+        changed("points", [vars(MADE.points[-1]) | {"exits": [0, 20]}]),
+        changed("points", [vars(MADE.points[-1]) | {"exits": [0, 0, 0]}]),
+        changed("points", [vars(MADE.points[-1]) | {"exits": [-1, 0, 21]}]),
+        changed("points", [vars(MADE.points[-1]) | {"exits": [0, 0.5, 19.5]}]),
+        changed("points", [vars(MADE.points[-1]) | {"exits": 20}]),
         changed("quantiles", [[0.1, 0.2], [0.3]]),
         changed("quantiles", None),
         changed("extra", 1),

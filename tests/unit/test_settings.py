@@ -69,7 +69,10 @@ def test_bad_quantisation(bad):
         {"dtype": "int8"},
         {"river": 4},
         {"entry_layer": 1},
-        {"resident_layers": 4},
+        {"resident_layers": 0},
+        {"resident_layers": True},
+        {"resident_layers": 2.0},
+        {"resident_layers": "all"},
         {"capacity": 0},
     ],
     ids=str,
@@ -77,6 +80,10 @@ def test_bad_quantisation(bad):
 def test_bad_load_settings(bad):
     with pytest.raises(SettingsError, match=next(iter(bad))):
         LoadSettings(**bad)
+
+
+def test_resident_layers():
+    assert [LoadSettings(resident_layers=k).resident_layers for k in (1, "auto")] == [1, "auto"]
 
 
 def test_auto_is_a_threshold():

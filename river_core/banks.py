@@ -1,0 +1,161 @@
+"""The layers of both banks from a checkpoint: read, hashed and quantised one layer at a time.
+
+Also what happens later: twins below the entry layer, backbone layers that come back. A layer that
+is read again has to be what it was. Knows nothing of how a model is put together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .checkpoint import PARTS, Checkpoint
+from .errors import ModelUnavailable
+from .kernels.base import Linear, QuantMatrix
+from .kernels.choose import KernelPlan
+from .kernels.native import on_large_pages
+from .layer import LayerWeights
+from .model import Bank, Progress
+from .quantize import RiverFile, quantize_fused
+from .residency import Shelf
+from .settings import LoadSettings
+
+Stored = Mapping[str, Mapping[str, Tensor]]  # fused linear -> name -> matrix as it is stored
+
+
+@dataclass
+class Banks:
+    """Makes the layers of one model of `layers` on `device`; the river's codes lie in `folder`."""
+
+    checkpoint: Checkpoint
+    layers: int
+    settings: LoadSettings
+    plan: KernelPlan
+    device: torch.device
+    folder: Path
+    progress: Progress
+    shelf: Shelf = field(default_factory=Shelf)
+    digests: dict[int, str] = field(default_factory=dict)
+
+    def build(self, resident: int) -> tuple[Bank, Bank, str]:
+        """Backbone, river and the fingerprint of the weights, each of which is read once.
+
+        Backbone layers after the first `resident` ones never reach the device.
+        """
+        whole = hashlib.sha256()
+        backbone: Bank = []
+        river: Bank = []
+        for layer in range(1, self.layers + 1):
+            self.progress(f"reading layer {layer} of {self.layers}", (layer - 1) / self.layers)
+            stored = _stored(self.checkpoint, layer)
+            joined = _joined(stored)
+            _feed(whole, joined)
+            self.digests[layer] = _feed(hashlib.sha256(), joined)
+            own = twin = None
+            small = {n: t.to(self.device) for n, t in self.checkpoint.small(layer).items()}
+            if layer <= resident or self._identical:
+                own = LayerWeights.of(self._dense(joined), small)
+            del joined  # before the quantizer asks for room of its own
+            if layer >= self.settings.entry_layer:
+                twin = (
+                    own if self._identical else LayerWeights.of(self._coded(layer, stored), small)
+                )
+            backbone.append(own if layer <= resident else None)
+            river.append(twin)
+        return backbone, river, whole.hexdigest()
+
+    def twin(self, layer: int, own: LayerWeights) -> LayerWeights:
+        """The twin of 1-based `layer`, read again, with the norms and biases of `own`.
+
+        HQQ changes none of those. Raises ModelUnavailable where the files are gone or changed.
+        """
+        if self._identical:
+            return own
+        return own.with_linears(self._coded(layer, self._again(layer)[0]))
+
+    def restore(self, layer: int, twin: LayerWeights) -> LayerWeights:
+        """Backbone layer `layer`, off the shelf or read again, with its twin's norms and biases.
+
+        Raises ModelUnavailable where the files are gone or changed.
+        """
+        if self._identical:
+            return twin
+        kept = self.shelf.find(layer)
+        return twin.with_linears(self._dense(self._again(layer)[1] if kept is None else kept))
+
+    @property
+    def _identical(self) -> bool:
+        return self.settings.river.bits == 16
+
+    def _again(self, layer: int) -> tuple[Stored, dict[str, Tensor]]:
+        """A layer's matrices read again, parted and joined; ModelUnavailable if they changed."""
+        stored = _stored(self.checkpoint, layer)
+        joined = _joined(stored)
+        if _feed(hashlib.sha256(), joined) != self.digests[layer]:
+            raise ModelUnavailable(
+                f"layer {layer} in {self.checkpoint.weights.folder} is not what was loaded from "
+                "there, so it cannot be read again; load the model anew."
+            )
+        return stored, joined
+
+    def _dense(self, matrices: Mapping[str, Tensor]) -> dict[str, Linear]:
+        """A backbone layer's linears on the device from its fused matrices."""
+        linears: dict[str, Linear] = {
+            fused: self.plan.make_dense(matrix.to(self.device))
+            for fused, matrix in matrices.items()
+        }
+        on_large_pages(list(linears.values()))
+        return linears
+
+    def _coded(self, layer: int, stored: Stored) -> dict[str, Linear]:
+        """The linears of a layer's twin.
+
+        Its codes lie in a file per layer, named by the layer's weights; without one they are made.
+        """
+        spec, digest = self.settings.river, self.digests[layer]
+        file = RiverFile(self.folder / f"{digest[:20]}-{spec.label}.safetensors", digest, spec)
+        if file.exists():
+            matrices = file.load()
+        else:
+            text = f"building the river: layer {layer} of {self.layers}"
+            self.progress(text, (layer - 1) / self.layers)
+            matrices = {fused: quantize_fused(parts, spec) for fused, parts in stored.items()}
+            file.save(matrices)
+        linears = {f: self.plan.make_int4(_to(matrices[f], self.device)) for f in PARTS}
+        on_large_pages(list(linears.values()))
+        return linears
+
+
+def fingerprint(checkpoint: Checkpoint, layers: int) -> str:
+    """What `build` says of the weights, without building: all of them are read and hashed."""
+    whole = hashlib.sha256()
+    for layer in range(1, layers + 1):
+        _feed(whole, _joined(_stored(checkpoint, layer)))
+    return whole.hexdigest()
+
+
+def _stored(checkpoint: Checkpoint, layer: int) -> dict[str, dict[str, Tensor]]:
+    return {fused: checkpoint.matrices(layer, fused) for fused in PARTS}
+
+
+def _joined(stored: Stored) -> dict[str, Tensor]:
+    """The fused matrices of a layer: its parts by rows, copied."""
+    return {fused: torch.cat(list(parts.values())) for fused, parts in stored.items()}
+
+
+def _feed(digest: Any, matrices: Mapping[str, Tensor]) -> str:
+    """Feed the matrices' bytes to a hash object; what it says by then."""
+    for matrix in matrices.values():
+        digest.update(matrix.contiguous().view(torch.uint8).numpy().data)
+    return str(digest.hexdigest())
+
+
+def _to(matrix: QuantMatrix, device: torch.device) -> QuantMatrix:
+    codes, scale, zero = (t.to(device) for t in (matrix.codes, matrix.scale, matrix.zero))
+    return QuantMatrix(codes, scale, zero, matrix.group_size)
