@@ -7,7 +7,7 @@ is read again has to be what it was. Knows nothing of how a model is put togethe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,16 @@ Stored = Mapping[str, Mapping[str, Tensor]]  # fused linear -> name -> matrix as
 
 @dataclass
 class Banks:
-    """Makes the layers of one model of `layers` on `device`; the river's codes lie in `folder`."""
+    """Makes the layers of one model; the river's codes lie in `folder`.
+
+    `devices` has one per layer.
+    """
 
     checkpoint: Checkpoint
     layers: int
     settings: LoadSettings
     plan: KernelPlan
-    device: torch.device
+    devices: Sequence[torch.device]
     folder: Path
     progress: Progress
     shelf: Shelf = field(default_factory=Shelf)
@@ -58,9 +61,11 @@ class Banks:
             _feed(whole, joined)
             self.digests[layer] = _feed(hashlib.sha256(), joined)
             own = twin = None
-            small = {n: t.to(self.device) for n, t in self.checkpoint.small(layer).items()}
+            small = {
+                n: t.to(self.devices[layer - 1]) for n, t in self.checkpoint.small(layer).items()
+            }
             if layer <= resident or self._identical:
-                own = LayerWeights.of(self._dense(joined), small)
+                own = LayerWeights.of(self._dense(layer, joined), small)
             del joined  # before the quantizer asks for room of its own
             if layer >= self.settings.entry_layer:
                 twin = (
@@ -87,7 +92,8 @@ class Banks:
         if self._identical:
             return twin
         kept = self.shelf.find(layer)
-        return twin.with_linears(self._dense(self._again(layer)[1] if kept is None else kept))
+        matrices = self._again(layer)[1] if kept is None else kept
+        return twin.with_linears(self._dense(layer, matrices))
 
     @property
     def _identical(self) -> bool:
@@ -104,10 +110,10 @@ class Banks:
             )
         return stored, joined
 
-    def _dense(self, matrices: Mapping[str, Tensor]) -> dict[str, Linear]:
-        """A backbone layer's linears on the device from its fused matrices."""
+    def _dense(self, layer: int, matrices: Mapping[str, Tensor]) -> dict[str, Linear]:
+        """A backbone layer's linears on its device from its fused matrices."""
         linears: dict[str, Linear] = {
-            fused: self.plan.make_dense(matrix.to(self.device))
+            fused: self.plan.make_dense(matrix.to(self.devices[layer - 1]))
             for fused, matrix in matrices.items()
         }
         on_large_pages(list(linears.values()))
@@ -119,6 +125,7 @@ class Banks:
         Its codes lie in a file per layer, named by the layer's weights; without one they are made.
         """
         spec, digest = self.settings.river, self.digests[layer]
+        device = self.devices[layer - 1]
         file = RiverFile(self.folder / f"{digest[:20]}-{spec.label}.safetensors", digest, spec)
         if file.exists():
             matrices = file.load()
@@ -127,7 +134,7 @@ class Banks:
             self.progress(text, (layer - 1) / self.layers)
             matrices = {fused: quantize_fused(parts, spec) for fused, parts in stored.items()}
             file.save(matrices)
-        linears = {f: self.plan.make_int4(_to(matrices[f], self.device)) for f in PARTS}
+        linears = {f: self.plan.make_int4(_to(matrices[f], device)) for f in PARTS}
         on_large_pages(list(linears.values()))
         return linears
 

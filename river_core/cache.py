@@ -49,6 +49,7 @@ class SharedCache:
     """K and V of every layer: [layers, kv_heads, capacity, head_dim] each, plus a source letter.
 
     `k`, `v` are ordinary tensors that never move, so kernels and graphs may keep their addresses.
+    With a device per layer, each layer's part stands on its own.
     """
 
     def __init__(
@@ -57,12 +58,19 @@ class SharedCache:
         capacity: int,
         heads: tuple[int, int],
         dtype: torch.dtype,
-        device: torch.device,
+        device: torch.device | Sequence[torch.device],
     ) -> None:
         kv_heads, head_dim = heads
-        size = (layers, kv_heads, capacity, head_dim)
-        self.k = torch.zeros(size, dtype=dtype, device=device)
-        self.v = torch.zeros(size, dtype=dtype, device=device)
+        size = (kv_heads, capacity, head_dim)
+        self._whole: list[Tensor] = []
+        if isinstance(device, torch.device):
+            for _ in range(2):
+                self._whole.append(torch.zeros((layers, *size), dtype=dtype, device=device))
+            self._keys, self._values = (list(side.unbind(0)) for side in self._whole)
+        else:
+            self._keys = [torch.zeros(size, dtype=dtype, device=own) for own in device]
+            self._values = [torch.zeros_like(side) for side in self._keys]
+        self.dtype = dtype
         self.layers = layers
         self.capacity = capacity
         self._source = bytearray(capacity * layers)  # a letter per slot, position by position
@@ -72,6 +80,21 @@ class SharedCache:
         self.readable = torch.zeros(layers, capacity + 1, dtype=torch.int32)
         self.readable_count = torch.full((layers,), -1, dtype=torch.int64)
         self._listed, self._counts = self.readable.numpy(), self.readable_count.numpy()  # the same
+
+    @property
+    def k(self) -> Tensor:
+        """Keys of all layers, [layers, kv_heads, capacity, head_dim]; RiverError if split."""
+        return self._one(0)
+
+    @property
+    def v(self) -> Tensor:
+        """Values of all layers, as `k`."""
+        return self._one(1)
+
+    def _one(self, side: int) -> Tensor:
+        if not self._whole:
+            raise RiverError("the cache is spread over several devices and has no one tensor.")
+        return self._whole[side]
 
     def check(self, prompt_tokens: int, new_tokens: int) -> None:
         """Raise CacheFull, with both numbers, when a run would not fit; call before any work."""
@@ -90,7 +113,7 @@ class SharedCache:
 
     def write(self, layer: int, rows: Rows, k: Tensor, v: Tensor) -> None:
         """Store k, v [R, kv_heads, head_dim] of 1-based `layer` at the rows' positions."""
-        keys, values = self.k[layer - 1], self.v[layer - 1]
+        keys, values = self._keys[layer - 1], self._values[layer - 1]
         k, v = k.transpose(0, 1), v.transpose(0, 1)
         if rows.contiguous:
             first = rows.positions[0]
@@ -162,16 +185,14 @@ class SharedCache:
         Slots 0..last position; for a single row without the missing ones, its own being the last,
         and of positions only the last `window`.
         """
+        keys, values = self._keys[layer - 1], self._values[layer - 1]
         count = int(self.readable_count[layer - 1])
         first = 0 if window is None or len(rows) > 1 else max(0, rows.span - window)
         if count < 0 or len(rows) > 1:
-            return (
-                self.k[layer - 1, :, first : rows.span],
-                self.v[layer - 1, :, first : rows.span],
-            )
+            return keys[:, first : rows.span], values[:, first : rows.span]
         seen = torch.cat([self.readable[layer - 1, :count], torch.tensor(rows.positions)]).long()
-        seen = seen[seen >= first].to(self.k.device)
-        return self.k[layer - 1][:, seen], self.v[layer - 1][:, seen]
+        seen = seen[seen >= first].to(keys.device)
+        return keys[:, seen], values[:, seen]
 
     def valid(self, layer: int) -> list[int]:
         """Positions of 1-based `layer` that hold an entry, ascending."""
@@ -198,9 +219,9 @@ class SharedCache:
 
     def tensors(self) -> Sequence[Tensor]:
         """The buffers, for the memory ledger."""
-        return (self.k, self.v)
+        return self._whole or [*self._keys, *self._values]
 
     @property
     def nbytes(self) -> int:
         """Bytes of both buffers."""
-        return self.k.nbytes + self.v.nbytes
+        return sum(tensor.nbytes for tensor in self.tensors())

@@ -104,6 +104,7 @@ class CacheReference:
         Raises SettingsError for fewer than two tokens and where a layer is not resident.
         """
         model.require_whole("a comparison with the backbone's cache")
+        model.require_one_device("a comparison with the backbone's cache")
         own: dict[str, Any] = {"policy": "backbone", "full_trace": False, "chat": chat}
         if token_ids is None:
             run = generate(model, prompt, max_new_tokens=max_new_tokens, **own)

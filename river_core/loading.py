@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .banks import Banks
@@ -20,12 +21,15 @@ from .checkpoint import Checkpoint
 from .devices import find_device
 from .errors import SettingsError
 from .families import block_shapes, family_of, positions, rope_tables, rotary_order
+from .footprint import Layout
 from .hub_folder import eos_ids, read_config, read_tokenizer
 from .kernels.choose import KernelPlan
 from .kernels.pages import together
 from .model import ModelInfo, Progress, RiverModel
+from .placement import free_gpus, placement_of
 from .plan import plan_kernels
 from .quantize import check_group
+from .random_model import ShapeSpec
 from .residency import resident_layers, return_memory
 from .settings import LoadSettings
 from .sources import Source, resolve
@@ -123,10 +127,11 @@ class _Loader:
         embedding = self._dense(self.checkpoint.embedding())
         own_head = self.checkpoint.head(bool(self.config.tie_word_embeddings))
         head = plan.make_dense(embedding if own_head is None else self._dense(own_head))
+        placement = self._placement(resident)
+        devices = placement or [self.device] * self.layers
         banks = Banks(
-            self.checkpoint, self.layers, self.settings, plan, self.device, self.rivers,
-            self.progress,
-        )  # fmt: skip
+            self.checkpoint, self.layers, self.settings, plan, devices, self.rivers, self.progress
+        )
         backbone, river, fingerprint = banks.build(resident)
         final_norm = self.checkpoint.final_norm().to(self.device)
         self.checkpoint.refuse_unread()
@@ -140,17 +145,34 @@ class _Loader:
             final_norm=final_norm,
             head=head,
             ropes=self.ropes,
-            cache=SharedCache(self.layers, self.capacity, heads, plan.dtype, self.device),
+            cache=SharedCache(
+                self.layers, self.capacity, heads, plan.dtype, placement or self.device
+            ),
             tokenizer=tokenizer,
             eos_ids=eos_ids(self.source.folder, self.config, tokenizer),
             build_twin=banks.twin,
             restore_layer=banks.restore,
             shelf=banks.shelf,
+            placement=placement,
             embedding_scale=self.shape.hidden**0.5 if self.family.scaled_embedding else 1.0,
         )
         return_memory(self.device)
         self.progress("ready", 1.0)
         return model
+
+    def _placement(self, resident: int) -> tuple[torch.device, ...]:
+        """A device per layer where the model does not fit the GPU that was asked for."""
+        s = self.settings
+        if self.device.type != "cuda" or self.device.index is not None:
+            return ()
+        bits = None if s.river.bits == 16 else s.river
+        layout = Layout(river=bits, entry_layer=s.entry_layer, resident=resident)
+        tied = bool(self.config.tie_word_embeddings)
+        spec = ShapeSpec(self.source.name, self.shape, self.layers, self.vocab, tied, 0.0)
+        found = placement_of(spec, layout, self.capacity, free_gpus())
+        if found:
+            self.notes.append(f"layers stand on {len(set(found))} GPUs, in order, for capacity.")
+        return found
 
     def _dense(self, weight: Tensor) -> Tensor:
         """A large matrix on the device, in the dense dtype, on large pages."""

@@ -51,7 +51,8 @@ class RiverModel:
 
     `shapes` has one per layer, alike in size; embedding [V, d] in the dense dtype, its rows times
     `embedding_scale` (Gemma); final_norm fp32 [d]; `ropes` are the tables [capacity, D] that the
-    shapes name; `river[l - 1]` is None below the entry layer until `ensure_full_river` builds it.
+    shapes name; `placement` has a device per layer, or is empty; `river[l - 1]` is None below the
+    entry layer until `ensure_full_river` builds it.
 
     The first `resident` layers of `backbone` are there, the others None: evicted. The norms and
     biases of an evicted layer live on in its twin; `restore_layer` (layer, twin) gives the layer
@@ -72,6 +73,7 @@ class RiverModel:
     build_twin: Callable[[int, LayerWeights], LayerWeights]
     restore_layer: Callable[[int, LayerWeights], LayerWeights]
     embedding_scale: float = 1.0
+    placement: tuple[torch.device, ...] = ()
     shelf: Shelf = field(default_factory=Shelf, compare=False)
     engines: WeakSet[Any] = field(default_factory=WeakSet, compare=False)
     run: int = field(default=0, compare=False)  # which run the cache belongs to
@@ -99,7 +101,7 @@ class RiverModel:
 
     @property
     def device(self) -> torch.device:
-        """Where everything stands."""
+        """Where everything stands; under a placement, where a token begins and ends."""
         return self.embedding.device
 
     @property
@@ -155,6 +157,11 @@ class RiverModel:
                 f"{what} needs all {self.num_layers} backbone layers, but {self.resident} are "
                 f"resident; restore them with model.set_resident({self.num_layers})."
             )
+
+    def require_one_device(self, what: str) -> None:
+        """Raise SettingsError, naming `what`, where the layers stand on several devices."""
+        if self.placement:
+            raise SettingsError(f"{what} needs the model on one device; load it on one.")
 
     def layer(self, layer: int) -> LayerWeights:
         """The backbone's 1-based `layer`; RiverError where it is evicted."""

@@ -54,6 +54,7 @@ def earliest_safe_exits(model: RiverModel, run: RunRecord) -> SafeExits:
     again, or cannot be replayed; SettingsError where a backbone layer is not resident.
     """
     model.require_whole("earliest_safe_exits")
+    model.require_one_device("earliest_safe_exits")
     if any("n" in source for source in run.kv_final):
         raise RecordError(
             "the run wrote no keys and values where its policy never looks again, so what a deeper "
@@ -157,7 +158,7 @@ def exit_states(model: RiverModel, run: RunRecord, passes: range) -> Tensor:
     for layer in range(1, model.num_layers + 1):
         both = (model.cache.k, model.cache.v)
         k, v = (side[layer - 1, :, : held.shape[1]].float() for side in both)
-        recorded = Recorded(k, v, held[layer - 1], model.cache.k.dtype)
+        recorded = Recorded(k, v, held[layer - 1], model.cache.dtype)
         if layer >= entry:
             tails = torch.cat([tails, x])
             places = at.repeat(len(tails) // count)

@@ -1,6 +1,6 @@
 """One pass over a finished run's tokens through every backbone layer that is there.
 
-It leaves the model's cache alone: a scratch cache with a single slot serves every layer in turn.
+It leaves the model's cache alone: a scratch cache, on one device with a single slot for all layers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,18 @@ import torch
 
 from .cache import Rows, SharedCache
 from .execution.eager import EagerExecution
+from .execution.split import SplitExecution
 from .model import RiverModel
+
+
+def _scratch(model: RiverModel, rows: int) -> EagerExecution:
+    """An execution over a cache of its own; on several devices the layers cannot share a slot."""
+    heads = (model.shape.kv_heads, model.shape.head_dim)
+    if model.placement:
+        cache = SharedCache(model.num_layers, rows, heads, model.cache.dtype, model.placement)
+        return SplitExecution(model, cache)
+    cache = SharedCache(1, rows, heads, model.cache.dtype, model.device)
+    return EagerExecution(model, cache, scratch=True)
 
 
 @torch.inference_mode()
@@ -21,11 +32,7 @@ def full_trace(
     Of all L layers, or where some are evicted of the resident ones: 1 to `model.resident`.
     Row n of `fed` is the row whose pass chose the token after it (records.md, full_trace).
     """
-    shape = model.shape
-    scratch = SharedCache(
-        1, len(fed), (shape.kv_heads, shape.head_dim), model.cache.k.dtype, model.device
-    )
-    engine = EagerExecution(model, scratch, scratch=True)
+    engine = _scratch(model, len(fed))
     engine.start(Rows(fed, tuple(range(len(fed)))))
     engine.backbone(1, model.resident)
     layers = engine.trace(model.resident)

@@ -6,10 +6,15 @@ from ..model import RiverModel
 from .base import Execution
 from .eager import EagerExecution
 from .fused import FusedExecution, can_fuse
+from .split import SplitExecution
 
 
 def open_execution(model: RiverModel) -> Execution:
     """The fastest way this model's kernels allow; the model tells it when layers are evicted."""
-    engine = FusedExecution(model) if can_fuse(model) else EagerExecution(model)
+    engine: EagerExecution
+    if model.placement:
+        engine = SplitExecution(model)
+    else:
+        engine = FusedExecution(model) if can_fuse(model) else EagerExecution(model)
     model.engines.add(engine)
     return engine

@@ -36,7 +36,8 @@ _CORE: Rows = (
     ("layer.py", "block.py"),
     (
         *("quantize.py", "weights.py", "calibration_store.py", "residency.py", "model.py"),
-        *("plan.py", "random_model.py", "footprint.py", "paper_table6.py"),
+        *("plan.py", "random_model.py", "footprint.py", "placement.py"),
+        *("paper_table6.py",),
     ),
     (
         *("tensor_names.py", "families.py", "checkpoint.py", "hub_folder.py"),
@@ -49,6 +50,7 @@ _CORE: Rows = (
     ),
     (
         *("execution/base.py", "execution/native.py", "execution/eager.py", "execution/fused.py"),
+        *("execution/split.py",),
         *("execution/cuda_graphs.py", "execution/__init__.py"),
     ),
     ("control.py", "thresholds.py", "recorder.py", "trace.py", "passes.py", "decode.py"),
