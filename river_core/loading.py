@@ -37,8 +37,8 @@ from .weights import Weights
 
 DEFAULT_CAPACITY = 4096
 # (hidden, layers, vocabulary) -> default threshold; others take the paper's 0.5 for Llama models.
-# SmolLM2-135M: docs/thresholds.md
-THRESHOLDS = {(576, 30, 49152): 0.98}
+# SmolLM2-135M: docs/thresholds.md, Gemma 3 270M: docs/thresholds-gemma3.md
+THRESHOLDS = {(576, 30, 49152): 0.98, (640, 18, 262144): 0.98}
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
