@@ -197,6 +197,21 @@ class Scorer:
         return tuple(context[-most:]), max(0, len(context) - most)
 
 
+def joined(scores: Sequence[Scored]) -> Scored:
+    """The scores of a text's windows as one; `prompt_depth` is the first one's."""
+    counted = [score.counted for score in scores]
+    return Scored(
+        loglikelihood=sum(score.loglikelihood for score in scores),
+        greedy=all(score.greedy for score in scores),
+        tokens=sum(score.tokens for score in scores),
+        mean_exit_layer=fmean((score.mean_exit_layer for score in scores), counted),
+        counted=sum(counted),
+        prompt_depth=scores[0].prompt_depth,
+        truncated=sum(score.truncated for score in scores),
+        seconds=sum(score.seconds for score in scores),
+    )
+
+
 def cut(text: str, until: Sequence[str]) -> str:
     """`text` up to the first of the stop strings that it holds."""
     for stop in until:

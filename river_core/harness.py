@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from .errors import RiverError, SettingsError
-from .evaluate import Scorer
+from .evaluate import Scorer, joined
 from .resumable import Lines
 
 try:
@@ -196,20 +197,7 @@ class RiverLM(TemplateLM):  # type: ignore[misc]
             context_len=1,
         )
         found = [self.scorer.loglikelihood(*make_disjoint_window(window)) for window in windows]
-        counted = sum(score.counted for score in found)
-        depth = sum(score.mean_exit_layer * score.counted for score in found) / counted
-        return _rounded(
-            {
-                "loglikelihood": sum(score.loglikelihood for score in found),
-                "greedy": all(score.greedy for score in found),
-                "tokens": sum(score.tokens for score in found),
-                "mean_exit_layer": depth,
-                "counted": counted,
-                "prompt_depth": found[0].prompt_depth,
-                "truncated": 0,
-                "seconds": sum(score.seconds for score in found),
-            }
-        )
+        return _rounded(asdict(joined(found)))
 
 
 def digest(values: Any) -> str:
@@ -262,6 +250,12 @@ def _reason(order: Order, error: Exception) -> str:
             "process: read the warning in --help first."
         )
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if isinstance(error, ConnectionError):
+        return (
+            f"{order.task} cannot be run: its data is not here and the Hugging Face hub does not "
+            "answer; use river_math, river_choice, river_code, or --include a folder of task files "
+            "whose data is here."
+        )
     return (
         f"{order.task} cannot be run ({type(error).__name__}: {first[:200]}); see `lm-eval ls "
         "tasks` for names, use the local river_math, river_choice, river_code, or give --include "
@@ -270,29 +264,36 @@ def _reason(order: Order, error: Exception) -> str:
 
 
 def _result(found: Mapping[str, Any], task: str) -> dict[str, Any]:
-    """Scores of a task or group, and the shown metric of each item."""
-    scores = {
-        name: float(value)
-        for name, value in found["results"][task].items()
-        if isinstance(value, int | float) and "," in name
-    }
-    shown = next((name for name in METRICS if name in scores), None)
-    if shown is None:
-        shown = next(name for name in scores if "_stderr" not in name)
+    """Scores of a task or group, and the shown metric of each item.
+
+    A group that does not say how its tasks count is the mean over all items, without an error.
+    """
+    scores = _scores(found["results"].get(task, {}))
+    first = scores or _scores(next(found["results"][name] for name in found["samples"]))
+    shown = next((name for name in METRICS if name in first), None)
+    shown = shown or next(name for name in first if "_stderr" not in name)
     metric, kind = shown.split(",")
     items = [
-        (sample["doc_id"], float(sample[metric]))
-        for name in found["samples"]
-        for sample in found["samples"][name]
+        float(sample[metric])
+        for samples in found["samples"].values()
+        for sample in samples
         if sample["filter"] == kind and metric in sample
     ]
-    shots = {int(n) for name, n in found["n-shot"].items() if name in found["samples"]}
     return {
         "metric": shown,
-        "score": scores[shown],
+        "score": scores[shown] if scores else fmean(items),
         "stderr": scores.get(f"{metric}_stderr,{kind}"),
         "n": len(items),
-        "right": [value for _, value in items],
-        "shots": sorted(shots),
+        "right": items,
+        "shots": sorted({int(found["n-shot"][name]) for name in found["samples"]}),
         "scores": scores,
+    }
+
+
+def _scores(results: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a task's results, by "metric,filter"."""
+    return {
+        name: float(value)
+        for name, value in results.items()
+        if isinstance(value, int | float) and "," in name
     }

@@ -179,3 +179,17 @@ def test_the_papers_tasks_exist():
     known = {*manager.all_tasks}
     for name in cli_evaluate._tasks("paper"):
         assert name in known, name
+
+
+def test_a_group_that_does_not_say_how_to_count_is_the_mean_over_items(load_packaged, tmp_path):
+    text = (harness.OWN_TASKS / "river_choice.yaml").read_text()
+    text = text.replace("!function local", f"!function {harness.OWN_TASKS / 'local'}")
+    (tmp_path / "one.yaml").write_text(text.replace("task: river_choice", "task: one"))
+    (tmp_path / "both.yaml").write_text("group: river_both\ntask: [one, river_choice]\n")
+    lm = ours(load_packaged("float32"), tmp_path / "a.jsonl")
+    found = harness.evaluate_task(lm, harness.Order("river_both", limit=1, include=str(tmp_path)))
+    assert found["n"] == 2
+    assert found["score"] in (0.0, 1.0)
+    assert found["stderr"] is None
+    assert found["shots"] == [0]
+    assert {line["task"] for line in lm._kept.of("p", "item")} == {"one", "river_choice"}
