@@ -78,6 +78,8 @@ def run_evaluate(args: argparse.Namespace) -> int:
 
     settings = list(_settings(args))
     tasks, scorings = _tasks(args.tasks), _names(args.scoring)
+    if not scorings or not {*scorings} <= {"sequence", "token"}:
+        raise SettingsError(f"--scoring is {args.scoring!r}; use sequence, token, or both.")
     if args.limit is not None and args.limit < 1:
         raise SettingsError(f"--limit is {args.limit}; use 1 or more.")
     from . import harness  # noqa: F401  # says what is missing before a model is loaded
@@ -112,6 +114,7 @@ def _run_part(
     """One task under one setting: its header, the items that the file lacks, its result."""
     from .evaluate import Scorer
     from .harness import Order, RiverLM, evaluate_task
+    from .sandbox import network_off
 
     setting, task, scoring = what
     name = _part(setting, task, "sequence")
@@ -119,7 +122,7 @@ def _run_part(
         if any("text" in answer for item in file.of(name, "item") for answer in item["answers"]):
             return  # text has token-level exits whatever the scoring
         name = _part(setting, task, scoring)
-    if file.of(name, "result", "skipped"):
+    if file.of(name, "skipped"):
         return
     try:
         scorer = Scorer(model, setting, scoring)
@@ -138,8 +141,11 @@ def _run_part(
         include=args.include,
     )
     file.begin(name, _header(scorer, order))
+    if file.of(name, "result"):
+        return
+    network = network_off() if args.allow_code else ""
     result = evaluate_task(RiverLM(scorer, file, name, args.seed, progress), order)
-    file.append({"part": name, "type": "result", "task": task, **result})
+    file.append({"part": name, "type": "result", "task": task, **result, "network": network})
 
 
 def _part(setting: dict[str, Any], task: str, scoring: str) -> str:
@@ -150,18 +156,13 @@ def _part(setting: dict[str, Any], task: str, scoring: str) -> str:
 
 
 def _header(scorer: Scorer, order: Order) -> dict[str, Any]:
+    """What the part's answers depend on; leave to run code is none of it."""
     from .evaluate import describe
     from .harness import HARNESS_VERSION
-    from .sandbox import network_off
 
-    asked = {name: value for name, value in vars(order).items() if name != "include"}
-    network = network_off() if order.allow_code else ""
-    return {
-        **describe(scorer),
-        "harness": f"lm-eval {HARNESS_VERSION}",
-        **asked,
-        "network": network,
-    }
+    names = ("task", "limit", "shots", "seed", "chat")
+    asked = {name: getattr(order, name) for name in names}
+    return {**describe(scorer), "harness": f"lm-eval {HARNESS_VERSION}", **asked}
 
 
 def _settings(args: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 from .errors import RecordError
 from .resumable import Lines
 
+RUNS_CODE = ("river_code", "humaneval")  # tasks whose programs run in our sandbox
 Z = 1.959964  # 97.5 % quantile of the normal distribution
 COLUMNS = (
     *("task", "policy", "scoring", "score, %", "95 % interval", "items"),
@@ -156,8 +157,8 @@ def _marks(file: Lines) -> Iterator[str]:
         if line["type"] == "header":
             if line["note"] and not any("text" in a for a in _first(file, line["part"])):
                 yield f"{line['settings']['policy']}, scoring sequence: {line['note']}."
-            if line["network"]:
-                yield f"Code ran in a limited process, its network off by {line['network']}."
+        elif line["type"] == "result" and line["network"] and line["task"] in RUNS_CODE:
+            yield f"Code ran in a limited process, its network off by {line['network']}."
         elif line["type"] == "skipped":
             yield f"Left out: {line['part']}: {line['reason']}"
 

@@ -19,6 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from .errors import RiverError, SettingsError
+from .eval_report import RUNS_CODE
 from .evaluate import Scorer, joined
 from .resumable import Lines
 
@@ -126,8 +127,7 @@ class RiverLM(TemplateLM):  # type: ignore[misc]
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         """(ln P(continuation | context) in nats, whether greedy decoding would say it) of each."""
-        answers = self._answers(requests, self._score)
-        return [(answer["loglikelihood"], answer["greedy"]) for answer in answers]
+        return [(a["loglikelihood"], a["greedy"]) for a in self._answers(requests, self._score)]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Text of each up to its stop strings."""
@@ -178,16 +178,16 @@ class RiverLM(TemplateLM):  # type: ignore[misc]
     def _write(self, args: tuple[str, Mapping[str, Any]], n: int) -> Answer:
         context, wanted = args
         until = wanted.get("until") or []
-        until = [until] if isinstance(until, str) else list(until)
-        until.append(self.tokenizer.decode([self.eot_token_id]))
+        until = [until] if isinstance(until, str) else until
+        until = [*until, self.tokenizer.decode([self.eot_token_id])]
         names = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
         most = next((wanted[name] for name in names if wanted.get(name)), MAX_NEW_TOKENS)
         sampling: dict[str, Any] = {}
         if wanted.get("do_sample"):
             heat, top = wanted.get("temperature", 1.0), wanted.get("top_p", 1.0)
             sampling = {"temperature": float(heat), "top_p": float(top), "seed": self._seed + n}
-        ids = self.tok_encode(context)
-        return _rounded(asdict(self.scorer.generate_until(ids, until, int(most), **sampling)))
+        asked = (self.tok_encode(context), until, int(most))
+        return _rounded(asdict(self.scorer.generate_until(*asked, **sampling)))
 
     def _roll(self, args: tuple[str], _: int) -> Answer:
         windows = get_rolling_token_windows(
@@ -233,7 +233,7 @@ def evaluate_task(lm: RiverLM, order: Order) -> dict[str, Any]:
             numpy_random_seed=order.seed,
             torch_random_seed=order.seed,
             fewshot_random_seed=order.seed,
-            confirm_run_unsafe_code=order.allow_code,
+            confirm_run_unsafe_code=order.allow_code and order.task in RUNS_CODE,
         )
     except RiverError:
         raise
@@ -245,10 +245,11 @@ def evaluate_task(lm: RiverLM, order: Order) -> dict[str, Any]:
 def _reason(order: Order, error: Exception) -> str:
     """One sentence of what went wrong in the harness."""
     if "unsafe" in str(error):
-        return (
-            f"{order.task} runs code that the model wrote; --allow-code lets it, in a limited "
-            "process: read the warning in --help first."
-        )
+        if order.task in RUNS_CODE:
+            return (
+                f"{order.task} runs code that the model wrote; --help says what --allow-code does."
+            )
+        return f"{order.task} runs code outside our sandbox; {', '.join(RUNS_CODE)} run inside it."
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if isinstance(error, ConnectionError):
         return (

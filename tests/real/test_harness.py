@@ -154,14 +154,10 @@ def test_the_command_writes_rows_tables_and_goes_on(tmp_path, capsys):
     assert [row["scoring"] for row in rows] == ["sequence", "token", "sequence"]
 
 
-def test_code_is_not_run_without_leave(load_packaged, tmp_path):
-    lm = ours(load_packaged("float32"), tmp_path / "a.jsonl")
-    with pytest.raises(SettingsError, match="--allow-code"):
-        harness.evaluate_task(lm, harness.Order("river_code", limit=1))
-
-
-def test_an_unknown_task_is_one_sentence(load_packaged, tmp_path, monkeypatch):
-    real = harness.TaskManager  # without the harness's own tasks: reading all of those takes long
+@pytest.fixture
+def only_own_tasks(monkeypatch):
+    """Without the harness's own tasks: reading all of those takes long."""
+    real = harness.TaskManager
     monkeypatch.setattr(
         harness,
         "TaskManager",
@@ -169,6 +165,21 @@ def test_an_unknown_task_is_one_sentence(load_packaged, tmp_path, monkeypatch):
             include_path=include_path, include_defaults=False
         ),
     )
+
+
+def test_code_is_not_run_without_leave(load_packaged, tmp_path, only_own_tasks):
+    lm = ours(load_packaged("float32"), tmp_path / "a.jsonl")
+    with pytest.raises(SettingsError, match="--allow-code"):
+        harness.evaluate_task(lm, harness.Order("river_code", limit=1))
+    text = (harness.OWN_TASKS / "river_code.yaml").read_text()
+    text = text.replace("!function local", f"!function {harness.OWN_TASKS / 'local'}")
+    (tmp_path / "other.yaml").write_text(text.replace("task: river_code", "task: other"))
+    order = harness.Order("other", limit=1, allow_code=True, include=str(tmp_path))
+    with pytest.raises(SettingsError, match="outside our sandbox"):
+        harness.evaluate_task(lm, order)
+
+
+def test_an_unknown_task_is_one_sentence(load_packaged, tmp_path, only_own_tasks):
     lm = ours(load_packaged("float32"), tmp_path / "a.jsonl")
     with pytest.raises(SettingsError, match="no_such_task cannot be run"):
         harness.evaluate_task(lm, harness.Order("no_such_task", limit=1))
@@ -181,7 +192,9 @@ def test_the_papers_tasks_exist():
         assert name in known, name
 
 
-def test_a_group_that_does_not_say_how_to_count_is_the_mean_over_items(load_packaged, tmp_path):
+def test_a_group_that_does_not_say_how_to_count_is_the_mean_over_items(
+    load_packaged, tmp_path, only_own_tasks
+):
     text = (harness.OWN_TASKS / "river_choice.yaml").read_text()
     text = text.replace("!function local", f"!function {harness.OWN_TASKS / 'local'}")
     (tmp_path / "one.yaml").write_text(text.replace("task: river_choice", "task: one"))

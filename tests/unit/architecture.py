@@ -58,7 +58,7 @@ _CORE: Rows = (
         *("bench_report.py", "bench.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),
         *("resumable.py", "cells.py", "grid.py", "strategies.py", "cache_study.py"),
         *("sandbox_child.py", "sandbox.py", "tasks/local.py", "tasks/__init__.py"),
-        *("harness.py", "eval_report.py", "paper_tables.py"),
+        *("eval_report.py", "harness.py", "paper_tables.py"),
     ),
     (
         *("cli_terminal.py", "cli_run.py", "cli_study.py", "cli_*.py"),

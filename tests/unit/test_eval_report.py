@@ -39,7 +39,6 @@ def header(part: str, **more: Any) -> dict[str, Any]:
         "limit": None,
         "seed": 0,
         "chat": False,
-        "network": "",
         **more,
     }
 
@@ -47,7 +46,7 @@ def header(part: str, **more: Any) -> dict[str, Any]:
 def result(right: list[float], **more: Any) -> dict[str, Any]:
     score = sum(right) / len(right)
     base = {"metric": "acc,none", "score": score, "stderr": 0.1, "n": len(right), "right": right}
-    return base | {"shots": [0]} | more
+    return base | {"shots": [0], "task": "river_choice", "network": ""} | more
 
 
 @pytest.fixture
@@ -64,7 +63,11 @@ def file(tmp_path: Path) -> Lines:
             "answers": [answer(mean_exit_layer=8.0, counted=6)],
         },
         {"part": "a", "type": "result", **result([1, 0])},
-        header("b", task="river_math", settings={"policy": "backbone"}, network="namespace"),
+        header(
+            "b",
+            task="river_code",
+            settings={"policy": "backbone"},
+        ),
         {
             "part": "b",
             "type": "item",
@@ -73,7 +76,11 @@ def file(tmp_path: Path) -> Lines:
             "asked": "z",
             "answers": [answer(text="7", mean_exit_layer=8.0)],
         },
-        {"part": "b", "type": "result", **result([0.25, 0.5])},
+        {
+            "part": "b",
+            "type": "result",
+            **result([0.25, 0.5], task="river_code", network="namespace"),
+        },
         {"part": "c", "type": "skipped", "reason": "no such thing."},
         header("unfinished"),
     ]
@@ -95,13 +102,13 @@ def test_wilson_is_the_published_interval() -> None:
 
 
 def test_rows(file: Lines) -> None:
-    choice, math = eval_report.rows(file)
-    assert (choice["scoring"], math["scoring"]) == ("sequence", "text")
+    choice, code = eval_report.rows(file)
+    assert (choice["scoring"], code["scoring"]) == ("sequence", "text")
     assert choice["mean_exit_layer"] == (4 * 2 + 8 * 6) / 8
     assert (choice["tokens"], choice["seconds"], choice["prompt_depth"]) == (4, 1.0, 3)
     assert (choice["low"], choice["high"]) == eval_report.wilson(1, 2)
-    assert math["high"] == pytest.approx(0.375 + 1.959964 * 0.1)
-    assert (choice["threshold"], math["threshold"]) == (0.5, None)
+    assert code["high"] == pytest.approx(0.375 + 1.959964 * 0.1)
+    assert (choice["threshold"], code["threshold"]) == (0.5, None)
 
 
 def test_table_says_what_was_measured_and_what_was_not(file: Lines) -> None:
@@ -179,6 +186,7 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(
         (["--threshold", "high"], "give numbers with commas"),
         (["--limit", "0"], "use 1 or more"),
         (["--tasks", " "], "--tasks is empty"),
+        (["--scoring", "word"], "use sequence, token, or both"),
         (["--report", "/no/such/folder/e"], "does not exist"),
     ],
 )
