@@ -53,6 +53,25 @@ def test_verified_text_is_nearly_the_backbones(report):
     assert sum(a == b for a, b in pairs) > len(pairs) / 2
 
 
+def test_what_the_document_says_of_questions(report):
+    """Where no prompt leaves, sequence scores are the backbone's; token scores are ordered."""
+
+    def scores(part):
+        lines = report.of(part, "item")
+        return [answer["loglikelihood"] for line in lines for answer in line["answers"]]
+
+    for policy in (
+        "river, threshold 0.98",
+        "river, threshold 0.99",
+        "river-verified, threshold 0.98",
+    ):
+        assert scores(f"river_choice, {policy}") == scores("river_choice, backbone")
+    rows = [row for row in eval_report.rows(report) if row["scoring"] == "token"]
+    by_depth = sorted(rows, key=lambda row: row["mean_exit_layer"])
+    right = [sum(row["right"]) for row in by_depth]
+    assert right == sorted(right) == [31, 31, 33, 35, 35]
+
+
 def test_choices_again_in_fp32(report, load_packaged):
     """The file's run was in bfloat16: the same option, nearly the same scores."""
     model = load_packaged("float32")
