@@ -10,6 +10,7 @@ from . import (
     cli_bench,
     cli_cache,
     cli_calibrate,
+    cli_evaluate,
     cli_memory,
     cli_run,
     cli_strategies,
@@ -40,6 +41,11 @@ COMMANDS: dict[str, Command] = {
         "measure this model's thresholds",
         cli_calibrate.add_calibrate,
         cli_calibrate.run_calibrate,
+    ),
+    "evaluate": (
+        "score benchmarks by lm-evaluation-harness",
+        cli_evaluate.add_evaluate,
+        cli_evaluate.run_evaluate,
     ),
     "bench": ("measure speed", cli_bench.add_arguments, cli_bench.main),
 }

@@ -59,6 +59,8 @@ _CORE: Rows = (
         *("kv_error.py", "safe_exits.py"),
         *("bench_report.py", "bench.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),
         *("resumable.py", "cells.py", "grid.py", "strategies.py", "cache_study.py"),
+        *("sandbox_child.py", "sandbox.py", "tasks/local.py", "tasks/__init__.py"),
+        *("eval_report.py", "harness.py", "paper_tables.py"),
     ),
     (
         *("cli_terminal.py", "cli_run.py", "cli_study.py", "cli_*.py"),
@@ -97,6 +99,7 @@ OWNERS = {
         lazy=("river_core/*.py",),
     ),
     "torch": Owner(("river_core/*.py", "app/runner.py")),
+    "lm_eval": Owner(("river_core/harness.py",)),
 }
 
 

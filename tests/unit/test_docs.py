@@ -111,7 +111,8 @@ def test_every_dependency_has_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/calibrate.md", "docs/gpu.md", "docs/settings.md"]
+    "page",
+    ["README.md", "docs/calibrate.md", "docs/evaluate.md", "docs/gpu.md", "docs/settings.md"],
 )
 def test_links_between_documents_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
