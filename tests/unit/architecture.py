@@ -35,8 +35,15 @@ _CORE: Rows = (
     ),
     ("layer.py", "block.py"),
     (
-        *("quantize.py", "weights.py", "calibration_store.py", "residency.py", "model.py"),
-        *("plan.py", "random_model.py", "footprint.py", "placement.py"),
+        *(
+            "second_order.py",
+            "quantize.py",
+            "weights.py",
+            "calibration_store.py",
+            "residency.py",
+            "model.py",
+        ),
+        *("plan.py", "random_model.py", "footprint.py", "placement.py", "input_moments.py"),
         *("paper_table6.py",),
     ),
     (
