@@ -7,6 +7,7 @@ is read again has to be what it was. Knows nothing of how a model is put togethe
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +37,8 @@ class Banks:
     """Makes the layers of one model; the river's codes lie in `folder`.
 
     `devices` has one per layer; `open_text` starts the bundled text before layer 1, for methods
-    that look at inputs. `digests` has a layer's own hash, `chain` that of all up to it.
+    that look at inputs. `digests` has a layer's own hash, `chain` that of all up to it;
+    `seconds` is what making the river's codes took, now or when they were stored.
     """
 
     checkpoint: Checkpoint
@@ -50,6 +52,7 @@ class Banks:
     shelf: Shelf = field(default_factory=Shelf)
     digests: dict[int, str] = field(default_factory=dict)
     chain: dict[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
     _text: InputMoments | None = None
 
     def build(self, resident: int) -> tuple[Bank, Bank, str]:
@@ -141,12 +144,14 @@ class Banks:
         else:
             text = f"building the river: layer {layer} of {self.layers}"
             self.progress(text, (layer - 1) / self.layers)
+            start = time.perf_counter()
             moments = self._moments(layer) if spec.needs_inputs else {}
             matrices = {
                 fused: quantize_fused(parts, spec, moments.get(fused))
                 for fused, parts in stored.items()
             }
-            file.save(matrices)
+            file.save(matrices, time.perf_counter() - start)
+        self.seconds += file.seconds
         linears = {f: self.plan.make_int4(_to(matrices[f], device)) for f in PARTS}
         on_large_pages(list(linears.values()))
         return linears

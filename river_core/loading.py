@@ -145,7 +145,7 @@ class _Loader:
         self.checkpoint.refuse_unread()
         heads = (self.shape.kv_heads, self.shape.head_dim)
         model = RiverModel(
-            info=self._info(fingerprint),
+            info=self._info(fingerprint, banks.seconds),
             shapes=self.shapes,
             embedding=embedding,
             backbone=backbone,
@@ -205,7 +205,7 @@ class _Loader:
         self.notes.append("no tokenizer: prompts must be token ids, texts show as <id>.")
         return None
 
-    def _info(self, fingerprint: str) -> ModelInfo:
+    def _info(self, fingerprint: str, seconds: float) -> ModelInfo:
         s = self.settings
         return ModelInfo(
             name=self.source.name,
@@ -218,6 +218,7 @@ class _Loader:
             kernels=self.plan.shown(),
             notes=(*self.plan.notes, *self.notes),
             calibration=self._calibration(fingerprint),
+            river_seconds=seconds,
         )
 
     def _capacity(self) -> int:

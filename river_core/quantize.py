@@ -21,7 +21,7 @@ from .kernels.base import QuantMatrix
 from .second_order import Compensation
 from .settings import QuantSpec
 
-FORMAT = "river-1"
+FORMAT = "river-2"
 BLOCK = 1 << 21  # numbers: 8 MiB in fp32, and the solver holds ten times that
 
 
@@ -107,8 +107,11 @@ class RiverFile:
     """One river on disk: safetensors with 4-bit codes and fp32 metadata, keyed by its weights.
 
     `fingerprint` identifies the 16-bit weights; a file made from other weights or settings is
-    refused with ModelUnavailable. Writing is atomic: a broken write leaves no file.
+    refused with ModelUnavailable. Writing is atomic: a broken write leaves no file. `seconds` is
+    what it took to make the codes, once they are loaded or saved.
     """
+
+    seconds = 0.0
 
     def __init__(self, path: Path, fingerprint: str, spec: QuantSpec) -> None:
         self.path = path
@@ -131,13 +134,14 @@ class RiverFile:
                         "it will be built again."
                     )
                 groups = json.loads(meta["groups"])
+                self.seconds = float(meta["seconds"])
                 return {name: _read(file, name, group) for name, group in groups.items()}
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise ModelUnavailable(
                 f"{self.path} is damaged ({error}); delete it and it will be built again."
             ) from error
 
-    def save(self, matrices: Mapping[str, QuantMatrix]) -> None:
+    def save(self, matrices: Mapping[str, QuantMatrix], seconds: float = 0.0) -> None:
         """Write `matrices`, replacing what is there in one step."""
         from safetensors.torch import save_file
 
@@ -147,8 +151,10 @@ class RiverFile:
             tensors[f"{name}.scale"] = matrix.scale.contiguous()
             tensors[f"{name}.zero"] = matrix.zero.contiguous()
         groups = json.dumps({name: m.group_size for name, m in matrices.items()})
+        more = {"groups": groups, "seconds": repr(seconds)}
         with atomic_file(self.path) as temporary:
-            save_file(tensors, temporary, metadata={**self._meta, "groups": groups})
+            save_file(tensors, temporary, metadata=self._meta | more)
+        self.seconds = seconds
 
 
 def _read(file: object, name: str, group: int) -> QuantMatrix:

@@ -65,7 +65,7 @@ _CORE: Rows = (
         *("figures.py", "peers.py", "compare.py", "sweep.py", "calibrate.py", "bandwidth.py"),
         *("kv_error.py", "safe_exits.py"),
         *("bench_report.py", "bench.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),
-        *("resumable.py", "cells.py", "grid.py", "strategies.py", "cache_study.py"),
+        *("resumable.py", "cells.py", "grid.py", "strategies.py", "cache_study.py", "back_ends.py"),
     ),
     (
         *("cli_terminal.py", "cli_run.py", "cli_study.py", "cli_*.py"),
