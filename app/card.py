@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from river_core.errors import RiverError
-from river_core.settings import DecodeSettings
+from river_core.settings import DecodeSettings, QuantSpec
 
 from .views.run import ModelCard
 from .views.wording import say
@@ -26,7 +26,16 @@ def model_card(model: Any, instead: str = "") -> ModelCard:
         scale=scale,
         advice=advice,
         notes=tuple(model.info.notes),
+        river=_river(model.info.quant),
     )
+
+
+def _river(quant: QuantSpec) -> str:
+    """The quantization back end, in words."""
+    if quant.bits == 16:
+        return say("bar.river_whole")
+    names = {"method": quant.method.upper(), "bits": quant.bits, "group": quant.group_size}
+    return say("bar.river_coded", **names)
 
 
 def _scale(model: Any) -> tuple[tuple[float, float], str]:

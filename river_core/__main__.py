@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from . import (
+    cli_back_ends,
     cli_bench,
     cli_cache,
     cli_calibrate,
@@ -36,6 +37,11 @@ COMMANDS: dict[str, Command] = {
         "KV error by layer and earliest safe exits",
         cli_cache.add_study,
         cli_cache.run_study,
+    ),
+    "quantizers": (
+        "compare quantization back ends",
+        cli_back_ends.add_quantizers,
+        cli_back_ends.run_quantizers,
     ),
     "calibrate": (
         "measure this model's thresholds",

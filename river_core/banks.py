@@ -7,7 +7,8 @@ is read again has to be what it was. Knows nothing of how a model is put togethe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from torch import Tensor
 
 from .checkpoint import PARTS, Checkpoint
 from .errors import ModelUnavailable
+from .input_moments import InputMoments
 from .kernels.base import Linear, QuantMatrix
 from .kernels.choose import KernelPlan
 from .kernels.native import on_large_pages
+from .kernels.torch_dense import TorchDense
 from .layer import LayerWeights
 from .model import Bank, Progress
 from .quantize import RiverFile, quantize_fused
@@ -33,7 +36,9 @@ Stored = Mapping[str, Mapping[str, Tensor]]  # fused linear -> name -> matrix as
 class Banks:
     """Makes the layers of one model; the river's codes lie in `folder`.
 
-    `devices` has one per layer.
+    `devices` has one per layer; `open_text` starts the bundled text before layer 1, for methods
+    that look at inputs. `digests` has a layer's own hash, `chain` that of all up to it;
+    `seconds` is what making the river's codes took, now or when they were stored.
     """
 
     checkpoint: Checkpoint
@@ -43,8 +48,12 @@ class Banks:
     devices: Sequence[torch.device]
     folder: Path
     progress: Progress
+    open_text: Callable[[], InputMoments]
     shelf: Shelf = field(default_factory=Shelf)
     digests: dict[int, str] = field(default_factory=dict)
+    chain: dict[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    _text: InputMoments | None = None
 
     def build(self, resident: int) -> tuple[Bank, Bank, str]:
         """Backbone, river and the fingerprint of the weights, each of which is read once.
@@ -60,6 +69,7 @@ class Banks:
             joined = _joined(stored)
             _feed(whole, joined)
             self.digests[layer] = _feed(hashlib.sha256(), joined)
+            self.chain[layer] = whole.hexdigest()
             own = twin = None
             small = {
                 n: t.to(self.devices[layer - 1]) for n, t in self.checkpoint.small(layer).items()
@@ -122,9 +132,11 @@ class Banks:
     def _coded(self, layer: int, stored: Stored) -> dict[str, Linear]:
         """The linears of a layer's twin.
 
-        Its codes lie in a file per layer, named by the layer's weights; without one they are made.
+        Its codes lie in a file per layer, named by the layer's weights, or by those of all layers
+        up to it where the method looks at its inputs; without one they are made.
         """
-        spec, digest = self.settings.river, self.digests[layer]
+        spec = self.settings.river
+        digest = (self.chain if spec.needs_inputs else self.digests)[layer]
         device = self.devices[layer - 1]
         file = RiverFile(self.folder / f"{digest[:20]}-{spec.label}.safetensors", digest, spec)
         if file.exists():
@@ -132,11 +144,36 @@ class Banks:
         else:
             text = f"building the river: layer {layer} of {self.layers}"
             self.progress(text, (layer - 1) / self.layers)
-            matrices = {fused: quantize_fused(parts, spec) for fused, parts in stored.items()}
-            file.save(matrices)
+            start = time.perf_counter()
+            moments = self._moments(layer) if spec.needs_inputs else {}
+            matrices = {
+                fused: quantize_fused(parts, spec, moments.get(fused))
+                for fused, parts in stored.items()
+            }
+            file.save(matrices, time.perf_counter() - start)
+        self.seconds += file.seconds
         linears = {f: self.plan.make_int4(_to(matrices[f], device)) for f in PARTS}
         on_large_pages(list(linears.values()))
         return linears
+
+    def _moments(self, layer: int) -> dict[str, Tensor]:
+        """Second moments of the inputs of 1-based `layer`; the text catches up, layer by layer."""
+        if self._text is None or self._text.done >= layer:
+            self._text = self.open_text()
+        found: dict[str, Tensor] = {}
+        while self._text.done < layer:
+            found = self._text.through(self._plain(self._text.done + 1))
+        return {name: moments.cpu() for name, moments in found.items()}
+
+    def _plain(self, layer: int) -> LayerWeights:
+        """A backbone layer in fp32, read for a look at its inputs."""
+        device = self.devices[0]
+        linears: dict[str, Linear] = {
+            fused: TorchDense(matrix.to(device).float())
+            for fused, matrix in _joined(_stored(self.checkpoint, layer)).items()
+        }
+        small = {name: t.to(device) for name, t in self.checkpoint.small(layer).items()}
+        return LayerWeights.of(linears, small)
 
 
 def fingerprint(checkpoint: Checkpoint, layers: int) -> str:

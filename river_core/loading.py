@@ -23,6 +23,7 @@ from .errors import SettingsError
 from .families import block_shapes, family_of, positions, rope_tables, rotary_order
 from .footprint import Layout
 from .hub_folder import eos_ids, read_config, read_tokenizer
+from .input_moments import InputMoments, sequences
 from .kernels.choose import KernelPlan
 from .kernels.pages import together
 from .model import ModelInfo, Progress, RiverModel
@@ -130,14 +131,21 @@ class _Loader:
         placement = self._placement(resident)
         devices = placement or [self.device] * self.layers
         banks = Banks(
-            self.checkpoint, self.layers, self.settings, plan, devices, self.rivers, self.progress
+            self.checkpoint,
+            self.layers,
+            self.settings,
+            plan,
+            devices,
+            self.rivers,
+            self.progress,
+            lambda: self._text(tokenizer, embedding),
         )
         backbone, river, fingerprint = banks.build(resident)
         final_norm = self.checkpoint.final_norm().to(self.device)
         self.checkpoint.refuse_unread()
         heads = (self.shape.kv_heads, self.shape.head_dim)
         model = RiverModel(
-            info=self._info(fingerprint),
+            info=self._info(fingerprint, banks.seconds),
             shapes=self.shapes,
             embedding=embedding,
             backbone=backbone,
@@ -159,6 +167,18 @@ class _Loader:
         return_memory(self.device)
         self.progress("ready", 1.0)
         return model
+
+    def _text(self, tokenizer: Any, embedding: Tensor) -> InputMoments:
+        """The bundled text before the first layer."""
+        if tokenizer is None:
+            raise SettingsError(
+                f"method {self.settings.river.method!r} runs a text through the model, but this "
+                "one has no tokenizer; use method 'hqq'."
+            )
+        scale = self.shape.hidden**0.5 if self.family.scaled_embedding else 1.0
+        ids = sequences(tokenizer.encode)
+        streams = [embedding[torch.tensor(s, device=self.device)].float() * scale for s in ids]
+        return InputMoments(self.shapes, self.ropes, streams)
 
     def _placement(self, resident: int) -> tuple[torch.device, ...]:
         """A device per layer where the model does not fit the GPU that was asked for."""
@@ -185,7 +205,7 @@ class _Loader:
         self.notes.append("no tokenizer: prompts must be token ids, texts show as <id>.")
         return None
 
-    def _info(self, fingerprint: str) -> ModelInfo:
+    def _info(self, fingerprint: str, seconds: float) -> ModelInfo:
         s = self.settings
         return ModelInfo(
             name=self.source.name,
@@ -198,6 +218,7 @@ class _Loader:
             kernels=self.plan.shown(),
             notes=(*self.plan.notes, *self.notes),
             calibration=self._calibration(fingerprint),
+            river_seconds=seconds,
         )
 
     def _capacity(self) -> int:

@@ -43,6 +43,7 @@ class ModelInfo:
     kernels: Mapping[str, str]
     notes: tuple[str, ...] = ()
     calibration: CalibrationFile | None = None  # None: weights that no file holds
+    river_seconds: float = 0.0  # what making the river's codes took, when they were made
 
 
 @dataclass

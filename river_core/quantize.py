@@ -18,9 +18,10 @@ from torch import Tensor
 
 from .errors import ModelUnavailable, SettingsError
 from .kernels.base import QuantMatrix
+from .second_order import Compensation
 from .settings import QuantSpec
 
-FORMAT = "river-1"
+FORMAT = "river-2"
 BLOCK = 1 << 21  # numbers: 8 MiB in fp32, and the solver holds ten times that
 
 
@@ -36,25 +37,45 @@ def check_group(spec: QuantSpec, name: str, columns: int) -> None:
         )
 
 
-def quantize(weight: Tensor, spec: QuantSpec, name: str = "the matrix") -> QuantMatrix:
-    """Quantise one matrix [N, K] of any float type with `spec` (HQQ: method.md 3.13).
+def quantize(
+    weight: Tensor, spec: QuantSpec, name: str = "the matrix", moments: Tensor | None = None
+) -> QuantMatrix:
+    """Quantise one matrix [N, K] of any float type by the method of `spec`.
 
     In blocks of rows of at most BLOCK numbers: the groups lie along the rows, so a block only
-    decides by itself when the solver has done enough, and its many temporaries stay small.
-    Raises SettingsError where the group does not divide K.
+    decides by itself when a solver has done enough, and its many temporaries stay small.
+    `moments` fp32 [K, K], the mean of x x^T over inputs x, is what method "gptq" needs. Raises
+    SettingsError where the group does not divide K or the moments are missing.
     """
     check_group(spec, name, weight.shape[1])
     rows = max(1, BLOCK // weight.shape[1])
-    return QuantMatrix.cat([_quantize(block, spec) for block in weight.split(rows)])
+    blocks = [block.detach().float().cpu() for block in weight.split(rows)]
+    if spec.method == "gptq":
+        if moments is None:
+            raise SettingsError("method 'gptq' needs inputs; load a model that has a tokenizer.")
+        solver = Compensation(moments, spec.group_size, spec.top)
+        return QuantMatrix.cat([solver.solve(block) for block in blocks])
+    solve = {"hqq": _hqq, "rtn": _round_to_nearest}[spec.method]
+    return QuantMatrix.cat([solve(block, spec) for block in blocks])
 
 
-def _quantize(weight: Tensor, spec: QuantSpec) -> QuantMatrix:
-    """Quantise rows [N, K] by HQQ."""
+def _round_to_nearest(weight: Tensor, spec: QuantSpec) -> QuantMatrix:
+    """Each group's range in equal steps, the zero a whole number: the control."""
+    grouped = weight.view(weight.shape[0], -1, spec.group_size)
+    high, low = grouped.amax(-1, keepdim=True), grouped.amin(-1, keepdim=True)
+    scale = ((high - low) / spec.top).clamp(min=1e-8)
+    zero = (-low / scale).round()
+    codes = (grouped / scale + zero).round().clamp(0, spec.top).to(torch.uint8)
+    return QuantMatrix(codes.view_as(weight), scale.squeeze(-1), zero.squeeze(-1), spec.group_size)
+
+
+def _hqq(weight: Tensor, spec: QuantSpec) -> QuantMatrix:
+    """Half-quadratic quantization (method.md 3.13)."""
     from hqq.core.quantize import Quantizer
 
     n, k = weight.shape
     codes, meta = Quantizer.quantize(
-        weight.detach().float().cpu(),
+        weight,
         nbits=spec.bits,
         group_size=spec.group_size,
         axis=1,
@@ -72,8 +93,13 @@ def _quantize(weight: Tensor, spec: QuantSpec) -> QuantMatrix:
     )
 
 
-def quantize_fused(parts: Mapping[str, Tensor], spec: QuantSpec) -> QuantMatrix:
+def quantize_fused(
+    parts: Mapping[str, Tensor], spec: QuantSpec, moments: Tensor | None = None
+) -> QuantMatrix:
     """Quantise matrices with the same columns one by one, then stack them by rows."""
+    if spec.method == "gptq":  # rows do not depend on each other, one solution serves them all
+        name = next(iter(parts))
+        return quantize(torch.cat(list(parts.values())), spec, name, moments)
     return QuantMatrix.cat([quantize(w, spec, name) for name, w in parts.items()])
 
 
@@ -81,8 +107,11 @@ class RiverFile:
     """One river on disk: safetensors with 4-bit codes and fp32 metadata, keyed by its weights.
 
     `fingerprint` identifies the 16-bit weights; a file made from other weights or settings is
-    refused with ModelUnavailable. Writing is atomic: a broken write leaves no file.
+    refused with ModelUnavailable. Writing is atomic: a broken write leaves no file. `seconds` is
+    what it took to make the codes, once they are loaded or saved.
     """
+
+    seconds = 0.0
 
     def __init__(self, path: Path, fingerprint: str, spec: QuantSpec) -> None:
         self.path = path
@@ -105,13 +134,14 @@ class RiverFile:
                         "it will be built again."
                     )
                 groups = json.loads(meta["groups"])
+                self.seconds = float(meta["seconds"])
                 return {name: _read(file, name, group) for name, group in groups.items()}
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise ModelUnavailable(
                 f"{self.path} is damaged ({error}); delete it and it will be built again."
             ) from error
 
-    def save(self, matrices: Mapping[str, QuantMatrix]) -> None:
+    def save(self, matrices: Mapping[str, QuantMatrix], seconds: float = 0.0) -> None:
         """Write `matrices`, replacing what is there in one step."""
         from safetensors.torch import save_file
 
@@ -121,8 +151,10 @@ class RiverFile:
             tensors[f"{name}.scale"] = matrix.scale.contiguous()
             tensors[f"{name}.zero"] = matrix.zero.contiguous()
         groups = json.dumps({name: m.group_size for name, m in matrices.items()})
+        more = {"groups": groups, "seconds": repr(seconds)}
         with atomic_file(self.path) as temporary:
-            save_file(tensors, temporary, metadata={**self._meta, "groups": groups})
+            save_file(tensors, temporary, metadata=self._meta | more)
+        self.seconds = seconds
 
 
 def _read(file: object, name: str, group: int) -> QuantMatrix:

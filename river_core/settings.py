@@ -19,6 +19,7 @@ PREFILLS = ("exit", "full")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 GROUP_SIZES = (32, 64, 128)
+METHODS = ("hqq", "rtn", "gptq")
 
 
 def _is_int(value: object) -> bool:
@@ -42,8 +43,10 @@ def _one_of(name: str, value: object, allowed: tuple[str, ...], *, none: bool = 
 class QuantSpec:
     """How the river's weights are stored.
 
-    `bits=16` is the identical river: an unquantised twin (design property 2); `group_size` then
-    has no effect. `method="hqq"` is HQQ (method.md 3.13), groups of `group_size` along the columns.
+    `bits=16` is the identical river: an unquantised twin (design property 2); group size and method
+    then have no effect. Codes of 2, 3 or 4 bits are all stored in 4, in groups of `group_size`
+    along the columns. `method`: "hqq" (method.md 3.13), "rtn" (round to nearest, the control),
+    "gptq" (second-order error compensation, with the inputs that a bundled text gives).
     """
 
     bits: int = 4
@@ -52,16 +55,29 @@ class QuantSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.bits not in (4, 16) or not _is_int(self.bits):
+        if self.bits not in (2, 3, 4, 16) or not _is_int(self.bits):
             raise SettingsError(
-                f"bits is {self.bits!r}; use 4, or 16 for a river identical to the backbone."
+                f"bits is {self.bits!r}; use 4, 3 or 2, or 16 for a river identical to the "
+                "backbone."
             )
         if self.group_size not in GROUP_SIZES or not _is_int(self.group_size):
             sizes = ", ".join(map(str, GROUP_SIZES))
             raise SettingsError(f"group_size is {self.group_size!r}; use one of {sizes}.")
-        _one_of("method", self.method, ("hqq",))
+        _one_of("method", self.method, METHODS)
         if not isinstance(self.options, Mapping) or self.options:
-            raise SettingsError(f"method 'hqq' takes no options, but got {self.options!r}.")
+            raise SettingsError(
+                f"method {self.method!r} takes no options, but got {self.options!r}."
+            )
+
+    @property
+    def top(self) -> int:
+        """The largest code."""
+        return int(2**self.bits - 1)
+
+    @property
+    def needs_inputs(self) -> bool:
+        """Whether the method looks at what goes into a matrix, not only at its numbers."""
+        return self.bits != 16 and self.method == "gptq"
 
     @property
     def label(self) -> str:

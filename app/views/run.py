@@ -51,6 +51,7 @@ class ModelCard:
     scale: tuple[float, float] = (0.4, 0.001)  # lowest threshold and step of the slider
     advice: str = ""  # what calibration says of the threshold
     notes: tuple[str, ...] = ()
+    river: str = ""  # how the river's weights are stored
 
 
 @dataclass

@@ -135,6 +135,7 @@ def status_line(run: Run, card: ModelCard) -> str:
 def card_view(card: ModelCard) -> dict[str, Any]:
     """The top bar: chips as [text, explanation], and the status with its state."""
     chips = [[card.name, card.origin], [card.device, say("bar.device")]]
+    chips.append([card.river, say("bar.river")])
     return {
         "state": card.state,
         "status": card.message,

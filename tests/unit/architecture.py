@@ -35,8 +35,15 @@ _CORE: Rows = (
     ),
     ("layer.py", "block.py"),
     (
-        *("quantize.py", "weights.py", "calibration_store.py", "residency.py", "model.py"),
-        *("plan.py", "random_model.py", "footprint.py", "placement.py"),
+        *(
+            "second_order.py",
+            "quantize.py",
+            "weights.py",
+            "calibration_store.py",
+            "residency.py",
+            "model.py",
+        ),
+        *("plan.py", "random_model.py", "footprint.py", "placement.py", "input_moments.py"),
         *("paper_table6.py",),
     ),
     (
@@ -61,6 +68,7 @@ _CORE: Rows = (
         *("resumable.py", "cells.py", "grid.py", "strategies.py", "cache_study.py"),
         *("sandbox_child.py", "sandbox.py", "tasks/local.py", "tasks/__init__.py"),
         *("eval_report.py", "harness.py", "paper_tables.py"),
+        *("back_ends.py",),
     ),
     (
         *("cli_terminal.py", "cli_run.py", "cli_study.py", "cli_*.py"),

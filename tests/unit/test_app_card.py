@@ -8,12 +8,17 @@ import pytest
 
 from app.card import model_card
 from river_core.errors import RecordError
+from river_core.settings import QuantSpec
 from tests.unit.test_calibration_store import MADE
 
 
 def model(load):
     info = SimpleNamespace(
-        name="m", default_threshold=0.9, notes=(), calibration=SimpleNamespace(load=load)
+        name="m",
+        default_threshold=0.9,
+        notes=(),
+        calibration=SimpleNamespace(load=load),
+        quant=QuantSpec(),
     )
     return SimpleNamespace(info=info, origin="here", device="cpu", num_layers=3, capacity=9)
 

@@ -16,6 +16,7 @@ from app import runner as runner_module
 from app.runner import Runner
 from river_core.errors import CacheFull, ModelUnavailable, RiverError, SettingsError
 from river_core.records import RunHeader, RunRecord
+from river_core.settings import QuantSpec
 from tests.ui.synthetic import LAYERS, TAU, prompt_record, summary, token
 
 
@@ -80,7 +81,11 @@ class Engine:
         self.model = SimpleNamespace(
             set_resident=self.set_resident,
             info=SimpleNamespace(
-                name=name, default_threshold=TAU, calibration=None, notes=("no compiler",)
+                name=name,
+                default_threshold=TAU,
+                calibration=None,
+                notes=("no compiler",),
+                quant=QuantSpec(method="gptq"),
             ),
             origin="packaged",
             device="cpu",
@@ -251,6 +256,7 @@ def test_the_card_shows_the_loading_and_then_the_model() -> None:
     runner.start()
     rest = list(views)
     assert rest[-1]["state"] == "ready" and rest[-1]["origin"] == "packaged"
+    assert "river: GPTQ, 4 bits, groups of 64" in [chip[0] for chip in rest[-1]["chips"]]
     assert runner.card.threshold == TAU
     runner.close()
 

@@ -53,7 +53,14 @@ def test_bad_decode_settings(bad):
 
 @pytest.mark.parametrize(
     "bad",
-    [{"bits": 5}, {"bits": True}, {"group_size": 48}, {"method": "gptq"}, {"options": {"a": 1}}],
+    [
+        {"bits": 5},
+        {"bits": 8},
+        {"bits": True},
+        {"group_size": 48},
+        {"method": "best"},
+        {"options": {"a": 1}},
+    ],
     ids=str,
 )
 def test_bad_quantisation(bad):

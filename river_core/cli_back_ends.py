@@ -1,0 +1,75 @@
+"""`quantizers`: what each quantization back end makes of a model."""
+
+from __future__ import annotations
+
+import argparse
+
+from .cli_run import add_model_arguments
+from .cli_study import study_file, whole_numbers, write_table
+from .cli_terminal import ProgressLine
+from .errors import SettingsError
+from .model import RiverModel
+from .settings import QuantSpec
+
+
+def add_quantizers(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `quantizers`."""
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--report",
+        required=True,
+        metavar="STEM",
+        help="append to STEM.jsonl as it is measured, going on with what is there; then write the "
+        "table between the markers of STEM.md",
+    )
+    parser.add_argument(
+        "--only", default=None, help="comma-separated, such as gptq-4bit-g64 (default: all)"
+    )
+    parser.add_argument("--prompts", type=int, default=8, help="how many of the bundled prompts")
+    parser.add_argument("--tokens", type=int, default=48, help="tokens per prompt (default 48)")
+    parser.add_argument("--exit-layers", default=None, help="comma-separated (default 2,4,8)")
+
+
+def run_quantizers(args: argparse.Namespace) -> int:
+    """Build a river with every back end and compare it with the backbone, in fp32.
+
+    Every token leaves after the same layer, and the backbone's own tokens are fed.
+    """
+    from . import back_ends
+    from .loading import load
+    from .sweep import bundled_prompts
+
+    prompts = bundled_prompts()[: args.prompts]
+    if args.tokens < 2 or args.prompts < 1:
+        raise SettingsError("quantizers needs --tokens of 2 or more and --prompts from 1 to 8.")
+    specs = _specs(args.only)
+    layers = whole_numbers(args.exit_layers, "--exit-layers") or list(back_ends.EXIT_LAYERS)
+    stem, file = study_file(args.report)
+    progress = ProgressLine()
+
+    def loaded(spec: QuantSpec) -> RiverModel:
+        return load(args.model, device=args.device, dtype="float32", river=spec, progress=progress)
+
+    try:
+        for spec in specs:
+            back_ends.measure(file, spec, loaded, prompts, args.tokens, layers, say=progress)
+    finally:
+        progress.done()
+    lines = list(back_ends.table(file, back_ends.SPECS))
+    write_table(stem.with_suffix(".md"), lines)
+    print("\n".join(lines))
+    return 0
+
+
+def _specs(only: str | None) -> list[QuantSpec]:
+    """The back ends by label; raises SettingsError for an unknown one."""
+    from .back_ends import SPECS
+
+    known = {spec.label: spec for spec in SPECS}
+    if only is None:
+        return list(SPECS)
+    wanted = [name.strip() for name in only.split(",")]
+    for name in wanted:
+        if name not in known:
+            raise SettingsError(f"unknown back end {name!r}; known are {', '.join(known)}.")
+    return [known[name] for name in wanted]
