@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from app.runner import Runner
 from app.theme import launch_options
 from app.ui import build
+from river_core.errors import RiverError
+from river_core.settings import QuantSpec
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -20,13 +23,21 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--host", default=None, help="address to listen on (default: this machine)")
     parser.add_argument("--port", type=int, default=None, help="port (default: the first free)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
+    parser.add_argument(
+        "--river",
+        default="hqq-4bit-g64",
+        help="how the river is stored, such as gptq-4bit-g64 (default: %(default)s)",
+    )
     return parser.parse_args(arguments)
 
 
 def main() -> None:
     """Serve the page at once and load the model meanwhile."""
     chosen = options()
-    runner = Runner(chosen.model, chosen.device)
+    try:
+        runner = Runner(chosen.model, chosen.device, QuantSpec.parse(chosen.river))
+    except RiverError as error:
+        sys.exit(f"river: {error}")
     page = build(runner)
     runner.start()
     try:

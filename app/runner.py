@@ -21,7 +21,7 @@ from typing import Any
 import river_core
 from river_core.errors import RiverError
 from river_core.records import PromptRecord, RunRecord, RunSummary, TokenRecord
-from river_core.settings import DecodeSettings
+from river_core.settings import DecodeSettings, QuantSpec
 from river_core.sources import DEFAULT
 
 from .card import model_card
@@ -61,9 +61,15 @@ class Job:
 class Runner:
     """Loads `name` in the background and serves runs; `engine` is river_core or a test's stub."""
 
-    def __init__(self, name: str, device: str = "auto", engine: Any = river_core) -> None:
-        self._engine = engine
-        self._name, self._device = name, device
+    def __init__(
+        self,
+        name: str,
+        device: str = "auto",
+        river: QuantSpec | None = None,
+        engine: Any = river_core,
+    ) -> None:
+        self._engine, self._name = engine, name
+        self._settings = {"device": device, "river": river or QuantSpec()}
         self._model: Any = None
         self._card = ModelCard("loading", say("model.loading"), name)
         self._worker = ThreadPoolExecutor(1, "river")
@@ -179,7 +185,7 @@ class Runner:
         for name in dict.fromkeys((self._name, DEFAULT)):
             self._card = ModelCard("loading", say("model.loading"), name)
             try:
-                model = self._engine.load(name, device=self._device, progress=self._progress)
+                model = self._engine.load(name, progress=self._progress, **self._settings)
             except RiverError as error:
                 reason = reason or str(error)
                 continue

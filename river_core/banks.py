@@ -138,7 +138,7 @@ class Banks:
         spec = self.settings.river
         digest = (self.chain if spec.needs_inputs else self.digests)[layer]
         device = self.devices[layer - 1]
-        file = RiverFile(self.folder / f"{digest[:20]}-{spec.label}.safetensors", digest, spec)
+        file = RiverFile.of(self.folder, digest, spec)
         if file.exists():
             matrices = file.load()
         else:

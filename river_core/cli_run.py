@@ -10,6 +10,7 @@ from typing import Any
 
 from .cli_terminal import ProgressLine, colours, harmless, painted
 from .errors import SettingsError
+from .settings import QuantSpec
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -25,13 +26,23 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="auto, float32, float16 or bfloat16; auto takes the fastest that a micro-test finds",
     )
+    parser.add_argument(
+        "--river",
+        default=None,
+        metavar="BACK-END",
+        help="how the river is stored: method, bits and group, such as gptq-4bit-g64 (default "
+        "hqq-4bit-g64; docs/quantizers.md)",
+    )
 
 
 def load_model(args: argparse.Namespace) -> Any:
     """Load the model that the arguments name, with a progress line."""
     from .loading import load
 
-    progress, settings = ProgressLine(), {"device": args.device, "dtype": args.dtype}
+    settings: dict[str, Any] = {"device": args.device, "dtype": args.dtype}
+    progress = ProgressLine()
+    if args.river is not None:
+        settings["river"] = QuantSpec.parse(args.river)
     settings["resident_layers"] = getattr(args, "resident", None)  # of commands that take it
     try:
         return load(args.model, progress=progress, **settings)

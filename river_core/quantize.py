@@ -117,6 +117,12 @@ class RiverFile:
         self.path = path
         self._meta = {"format": FORMAT, "weights": fingerprint, "spec": spec.label}
 
+    @classmethod
+    def of(cls, folder: Path, fingerprint: str, spec: QuantSpec) -> RiverFile:
+        """The file of these weights in `folder`; one of an earlier format has another name."""
+        name = f"{fingerprint[:20]}-{spec.label}-{FORMAT}.safetensors"
+        return cls(folder / name, fingerprint, spec)
+
     def exists(self) -> bool:
         """Whether a file is there (it may still be refused)."""
         return self.path.is_file()

@@ -7,6 +7,7 @@ policy table checks their names and values (policies.py).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -68,6 +69,18 @@ class QuantSpec:
             raise SettingsError(
                 f"method {self.method!r} takes no options, but got {self.options!r}."
             )
+
+    @classmethod
+    def parse(cls, label: str) -> QuantSpec:
+        """The spec of a label such as ``gptq-4bit-g64`` or ``16bit``; SettingsError for others."""
+        if label == "16bit":
+            return cls(bits=16)
+        found = re.fullmatch(r"([a-z]+)-(\d+)bit-g(\d+)", label)
+        if found is None:
+            raise SettingsError(
+                f"river is {label!r}; use method, bits and group size, such as 'gptq-4bit-g64'."
+            )
+        return cls(int(found[2]), int(found[3]), found[1])
 
     @property
     def top(self) -> int:

@@ -20,10 +20,10 @@ from tests.unit.test_app_runner import Engine, last
 class Real(Engine):
     """The real `load`, but for the default model."""
 
-    def load(self, name: str, *, device: str, progress: Any) -> Any:
+    def load(self, name: str, *, progress: Any, **settings: Any) -> Any:
         if name == DEFAULT:
-            return super().load(name, device=device, progress=progress)
-        return river_core.load(name, device=device, progress=progress)
+            return super().load(name, progress=progress, **settings)
+        return river_core.load(name, progress=progress, **settings)
 
 
 @pytest.fixture(autouse=True)

@@ -73,7 +73,7 @@ class Engine:
         assert not self.busy.locked(), "two lanes ran at the same time"
         return self.busy
 
-    def load(self, name: str, *, device: str, progress: Any) -> Any:
+    def load(self, name: str, *, progress: Any, **settings: Any) -> Any:
         self.loads += 1
         progress("quantising layer 1 of 30", 0.5)
         if self.failures:

@@ -87,3 +87,20 @@ def test_an_interrupted_write_leaves_no_file(weight, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         file.save({"2.qkv": quantize(weight, QuantSpec())})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_an_earlier_format_is_left_alone(weight, tmp_path, monkeypatch):
+    """A newer version makes its own beside it, and says nothing."""
+    monkeypatch.setattr("river_core.quantize.FORMAT", "river-0")
+    RiverFile.of(tmp_path, "abc", QuantSpec()).save({"qkv": quantize(weight, QuantSpec())})
+    monkeypatch.undo()
+    assert not RiverFile.of(tmp_path, "abc", QuantSpec()).exists()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_time_it_took_is_kept(weight, tmp_path):
+    file = RiverFile.of(tmp_path, "abc", QuantSpec())
+    file.save({"qkv": quantize(weight, QuantSpec())}, 1.5)
+    again = RiverFile.of(tmp_path, "abc", QuantSpec())
+    again.load()
+    assert file.seconds == again.seconds == 1.5

@@ -104,3 +104,14 @@ def test_one_stop_string_is_a_list_of_one():
 def test_every_error_is_a_river_error():
     assert issubclass(SettingsError, RiverError)
     assert issubclass(SettingsError, ValueError)
+
+
+@pytest.mark.parametrize("spec", [QuantSpec(), QuantSpec(3, 32, "gptq"), QuantSpec(bits=16)])
+def test_a_label_is_read_back(spec: QuantSpec) -> None:
+    assert QuantSpec.parse(spec.label) == spec
+
+
+@pytest.mark.parametrize("label", ["", "gptq", "gptq-4bit", "best-4bit-g64", "hqq-5bit-g64", "4"])
+def test_other_labels_are_refused(label: str) -> None:
+    with pytest.raises(SettingsError, match=r"use|choose"):
+        QuantSpec.parse(label)
