@@ -11,6 +11,7 @@
 PYTHON =
 ARGS =
 PYTEST_ARGS =
+UI_ARGS =
 
 CONDA_ENV := $(if $(filter-out base,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX))
 ACTIVE := $(firstword $(VIRTUAL_ENV) $(CONDA_ENV))
@@ -27,8 +28,12 @@ MODEL := $(VENV)/river-model.stamp
 run: $(MODEL)
 	@$(PY) app.py $(ARGS)
 
+# Tests without a real model or browser run in several processes; the others use all cores anyway.
+# 5 is pytest's "no tests": a -k may choose some of one half alone.
 test: $(DEV) $(MODEL)
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile tests/unit tests/tiny $(PYTEST_ARGS) \
+	  || [ $$? -eq 5 ]
+	@$(PY) -m pytest tests/real tests/ui tests/gpu $(UI_ARGS) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 # The slow properties in full: all prompts, all tokens.
 test-whole: $(DEV) $(MODEL)
