@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from .cli_run import add_model_arguments
 from .cli_study import study_file, whole_numbers, write_table
 from .cli_terminal import ProgressLine
 from .errors import SettingsError
-from .model import RiverModel
 from .settings import QuantSpec
+
+if TYPE_CHECKING:
+    from .model import RiverModel
 
 
 def add_quantizers(parser: argparse.ArgumentParser) -> None:

@@ -45,7 +45,7 @@ def filled(maker: Any, size: tuple[int, int], random: torch.Generator) -> Tensor
     return torch.full(size, 0.01, dtype=maker.plan.dtype)
 
 
-def coded(parts: Any, spec: Any) -> QuantMatrix:
+def coded(parts: Any, spec: Any, moments: Any = None) -> QuantMatrix:
     """Codes that do not matter, faster than HQQ's."""
     rows, columns = sum(len(p) for p in parts.values()), next(iter(parts.values())).shape[1]
     scale = torch.ones(rows, columns // spec.group_size)
@@ -53,7 +53,7 @@ def coded(parts: Any, spec: Any) -> QuantMatrix:
     return QuantMatrix(codes, scale, scale.clone(), spec.group_size)
 
 
-def partly_coded(parts: Any, spec: Any) -> QuantMatrix:
+def partly_coded(parts: Any, spec: Any, moments: Any = None) -> QuantMatrix:
     """HQQ at work on a single matrix, attention's last: all of a layer would take a minute."""
     (first, *others) = parts
     return quantize_fused(parts, spec) if "o_proj" in first and not others else coded(parts, spec)

@@ -108,7 +108,7 @@ def test_table_6(capsys: pytest.CaptureFixture[str]) -> None:
         (["--shape", "llama-9"], "known are smollm2-135m"),
         (["--model", "some/model"], "is not on this machine"),
         (["--model", "own.gguf"], "is a GGUF file; convert it"),
-        (["--shape", "tiny", "--bits", "3"], "bits is 3"),
+        (["--shape", "tiny", "--bits", "5"], "bits is 5"),
         (["--shape", "tiny", "--group-size", "48"], "group_size is 48"),
         (["--shape", "smollm2-135m", "--group-size", "128"], "does not divide the 576"),
         (["--shape", "tiny", "--metadata-bits", "8"], "metadata_bits is 8"),

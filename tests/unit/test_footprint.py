@@ -291,3 +291,8 @@ def test_impossible_layouts_are_refused(layout: Layout, tokens: int, words: str)
 def test_a_group_that_straddles_rows_is_refused() -> None:
     with pytest.raises(SettingsError, match="group_size 128 does not divide the 576 columns"):
         footprint(SHAPES["smollm2-135m"], Layout(QuantSpec(group_size=128)))
+
+
+@pytest.mark.parametrize("bits, stored", [(2, 4.5), (3, 4.5), (4, 4.5), (16, 16.0)])
+def test_short_codes_lie_in_four_bits(bits: int, stored: float) -> None:
+    assert bits_per_weight(QuantSpec(bits=bits)) == stored
