@@ -53,8 +53,8 @@ def bits_per_weight(quant: QuantSpec, metadata_bits: int = METADATA_BITS) -> flo
     """Stored bits of one river weight: its code, and its share of its group's scale and zero.
 
     4 bits at group 64: 4.5 with 16-bit metadata, which the int4 kernels keep (fp16 in ours, bf16
-    in torch's); 5.0 with 32, as in the river's file on disk; 4.0 with 0, the paper's table. Codes of
-    3 and 2 bits lie in 4.
+    in torch's); 5.0 with 32, as in the river's file on disk; 4.0 with 0, the paper's table. Shorter
+    codes lie in 4 bits.
     """
     if metadata_bits not in (0, 16, 32):
         raise SettingsError(f"metadata_bits is {metadata_bits!r}; use 0, 16 or 32.")
