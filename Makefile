@@ -37,7 +37,7 @@ test: $(DEV) $(MODEL)
 
 # The slow properties in full: all prompts, all tokens.
 test-whole: $(DEV) $(MODEL)
-	@$(PY) -m pytest --whole tests/real/test_policies.py $(PYTEST_ARGS)
+	@$(PY) -m pytest --whole tests/real/test_policies.py tests/real/test_real_model.py $(PYTEST_ARGS)
 
 # What transformers decides (configurations, oracles, names of weights), beside the installed one.
 OLDEST := build/oldest/transformers-5.17.0.dist-info
@@ -45,7 +45,8 @@ FAMILIES := $(addprefix tests/,tiny/test_equals_transformers.py tiny/test_stored
   unit/test_families.py unit/test_hub_folder.py)
 
 test-oldest: $(DEV) $(OLDEST)
-	@PYTHONPATH=build/oldest $(PY) -m pytest $(FAMILIES) $(PYTEST_ARGS)
+	@PYTHONPATH=build/oldest $(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile \
+	  $(FAMILIES) $(PYTEST_ARGS)
 
 $(OLDEST): | $(DEV)
 	rm -rf build/oldest

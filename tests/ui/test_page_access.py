@@ -51,6 +51,10 @@ def test_no_serious_accessibility_violation(open_page: OpenPage, served: Any, th
 
 
 def serious(page: Page) -> list[str]:
+    """Once the examples' buttons have their text, which comes after the page."""
+    page.wait_for_function(
+        "[...document.querySelectorAll('.gallery-item')].every(b => b.textContent.trim())"
+    )
     found = Axe().run(page).response["violations"]
     return [
         f"{v['id']}: {[n['html'][:120] for n in v['nodes']][:3]}"
