@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .checkpoint import PARTS, Checkpoint
 from .errors import ModelUnavailable
-from .input_moments import InputMoments
+from .input_moments import TEXT, InputMoments
 from .kernels.base import Linear, QuantMatrix
 from .kernels.choose import KernelPlan
 from .kernels.native import on_large_pages
@@ -133,10 +133,12 @@ class Banks:
         """The linears of a layer's twin.
 
         Its codes lie in a file per layer, named by the layer's weights, or by those of all layers
-        up to it where the method looks at its inputs; without one they are made.
+        up to it and the text where the method looks at its inputs; without one they are made.
         """
         spec = self.settings.river
-        digest = (self.chain if spec.needs_inputs else self.digests)[layer]
+        digest = self.digests[layer]
+        if spec.needs_inputs:
+            digest = hashlib.sha256(f"{self.chain[layer]} {TEXT}".encode()).hexdigest()
         device = self.devices[layer - 1]
         file = RiverFile.of(self.folder, digest, spec)
         if file.exists():

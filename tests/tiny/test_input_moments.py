@@ -114,6 +114,15 @@ def test_a_broken_build_goes_on_with_the_same_result(one_tiny, load, tmp_path, m
     assert all(torch.equal(a, b) for a, b in zip(rivers(first)[4:], rivers(later), strict=True))
 
 
+def test_another_text_makes_another_river(one_tiny, load, tmp_path, monkeypatch):
+    monkeypatch.setenv("RIVER_CACHE", str(tmp_path))
+    load(one_tiny)
+    monkeypatch.setattr(banks, "TEXT", "text-0")
+    load(one_tiny)
+    files = list((tmp_path / "rivers").glob("*.safetensors"))
+    assert len(files) == 2 * (one_tiny.config.layers - 1)
+
+
 def test_full_quantization_builds_the_layers_below(one_tiny, load):
     model = load(one_tiny)
     run = river_core.generate(model, one_tiny.prompt, policy="full-quant", max_new_tokens=3)
