@@ -53,7 +53,8 @@ class Scored:
 class Written:
     """Text up to a stop string, the stop string left out; the rest as Scored.
 
-    `mean_exit_layer` is over the decode passes, the prompt's depth where there are none.
+    `mean_exit_layer` is over the decode passes, the prompt's depth where there are none;
+    `decode_seconds` are those of the `counted` tokens after the first, by the engine's own clock.
     """
 
     text: str
@@ -63,6 +64,7 @@ class Written:
     prompt_depth: int
     truncated: int
     seconds: float
+    decode_seconds: float
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,7 @@ class Scorer:
             prompt_depth=run.prompt.exit_layer,
             truncated=truncated,
             seconds=time.perf_counter() - begun,
+            decode_seconds=run.summary.decode_seconds,
         )
 
     def _text(self, ids: Sequence[int]) -> str:

@@ -207,7 +207,7 @@ def digest(values: Any) -> str:
 
 def _rounded(answer: Answer) -> Answer:
     """As the file keeps it: exits to 4 decimals, seconds to milliseconds, scores as they are."""
-    short = {"mean_exit_layer": 4, "seconds": 3}
+    short = {"mean_exit_layer": 4, "seconds": 3, "decode_seconds": 4}
     return {k: round(v, short[k]) if k in short else v for k, v in answer.items()}
 
 

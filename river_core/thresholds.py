@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from .errors import SettingsError
 from .model import RiverModel
-from .planning import Plan
+from .planning import Plan, resolve
 from .settings import DecodeSettings
 
 
@@ -40,6 +41,16 @@ def threshold_of(model: RiverModel, settings: DecodeSettings, plan: Plan) -> Thr
             f"by exit rule {plan.exit_name!r}; leave threshold out."
         )
     return _auto(model, settings.target_match, plan.prefill)
+
+
+def resolved(model: RiverModel, **settings: Any) -> Threshold:
+    """What a run with these fields of DecodeSettings would start with on this model.
+
+    Raises SettingsError for settings that the policy cannot use, and as `threshold_of` does.
+    """
+    checked = DecodeSettings.from_keywords(settings)
+    sizes = (model.num_layers, model.info.entry_layer, model.resident)
+    return threshold_of(model, checked, resolve(checked, *sizes))
 
 
 def _auto(model: RiverModel, target: float, prefill: str) -> Threshold:

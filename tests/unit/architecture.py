@@ -68,7 +68,7 @@ _CORE: Rows = (
         *("resumable.py", "cells.py", "grid.py", "strategies.py", "cache_study.py"),
         *("sandbox_child.py", "sandbox.py", "tasks/local.py", "tasks/__init__.py"),
         *("eval_report.py", "harness.py", "paper_tables.py"),
-        *("back_ends.py",),
+        *("back_end_speed.py", "back_ends.py"),
     ),
     (
         *("cli_terminal.py", "cli_run.py", "cli_study.py", "cli_*.py"),
