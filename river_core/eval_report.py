@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from .errors import RecordError
@@ -77,6 +77,7 @@ def _row(
         "task": head["task"],
         "policy": head["settings"]["policy"],
         "threshold": head["settings"].get("threshold"),
+        "back_end": head.get("back_end"),
         "scoring": "text" if written else head["scoring"],
         "metric": result["metric"],
         "score": result["score"],
@@ -89,6 +90,7 @@ def _row(
         "tokens": sum(answer["tokens"] for answer in answers),
         "truncated": sum(answer["truncated"] > 0 for answer in answers),
         "seconds": sum(answer["seconds"] for answer in answers),
+        "tokens_per_second": _rate(answers),
         "right": result["right"],
     }
 
@@ -98,6 +100,17 @@ def _mean_exit(answers: Sequence[Mapping[str, Any]]) -> float:
     exits = [answer["mean_exit_layer"] for answer in answers]
     counted = [answer["counted"] for answer in answers]
     return fmean(exits, counted) if sum(counted) else fmean(exits)
+
+
+def _rate(answers: Sequence[Mapping[str, Any]]) -> float | None:
+    """Median over the answers of their tokens after the first per second of decoding.
+
+    None where none was decoded, or where an answer was written before these times were kept.
+    """
+    if any("decode_seconds" not in answer for answer in answers):
+        return None
+    times = [(answer["counted"], answer["decode_seconds"]) for answer in answers]
+    return median(n / took for n, took in times if n) if any(n for n, _ in times) else None
 
 
 def table(file: Lines) -> Iterator[str]:
@@ -125,8 +138,9 @@ def _setup(head: Mapping[str, Any]) -> str:
 
 def _cells(row: Mapping[str, Any]) -> Iterator[str]:
     yield row["task"]
-    threshold = row["threshold"]
-    yield row["policy"] if threshold is None else f"{row['policy']}, threshold {threshold:g}"
+    threshold, words = row["threshold"], [row["policy"]]
+    words += [] if threshold is None else [f"threshold {threshold:g}"]
+    yield ", ".join(words + ([] if row["back_end"] in (None, "none") else [row["back_end"]]))
     yield row["scoring"]
     yield f"{100 * row['score']:.1f}"
     low, high = row["low"], row["high"]
@@ -159,6 +173,8 @@ def _marks(file: Lines) -> Iterator[str]:
                 yield f"{line['settings']['policy']}, scoring sequence: {line['note']}."
         elif line["type"] == "result" and line["network"] and line["task"] in RUNS_CODE:
             yield f"Code ran in a limited process, its network off by {line['network']}."
+        elif line["type"] == "auto":
+            yield " ".join([f"{line['part']}: {line['origin']}.", *line["notes"]])
         elif line["type"] == "skipped":
             yield f"Left out: {line['part']}: {line['reason']}"
 

@@ -67,7 +67,7 @@ _CORE: Rows = (
         *("bench_report.py", "bench.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),
         *("resumable.py", "cells.py", "grid.py", "strategies.py", "cache_study.py"),
         *("sandbox_child.py", "sandbox.py", "tasks/local.py", "tasks/__init__.py"),
-        *("eval_report.py", "harness.py", "paper_tables.py"),
+        *("eval_report.py", "harness.py", "paper_tables.py", "paper_table4.py", "eval_parts.py"),
         *("back_end_speed.py", "back_ends.py"),
     ),
     (
