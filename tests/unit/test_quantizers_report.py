@@ -26,7 +26,7 @@ def split(method: str, exit_layer: int, apart: bool) -> dict[str, Any]:
     cells = [
         cell
         for cell in FILE.of(f"{method}-4bit-g64", "cell")
-        if cell["exit_layer"] == exit_layer and (cell["prompt"] in APART) is apart
+        if cell.get("exit_layer") == exit_layer and (cell["prompt"] in APART) is apart
     ]
     (row,) = quality_rows(cells)
     return row
