@@ -64,10 +64,6 @@ def _pairs(own: Sequence[Row]) -> Iterator[tuple[str, Printed | None, float | No
     """Each row's name, what the paper prints for it and at which threshold, and ours."""
     yield "Backbone", BACKBONE, None, next((r for r in own if r["back_end"] == NONE), None)
     labels = dict.fromkeys(row["back_end"] for row in own if row["back_end"] != NONE)
-    for method in RIVER:
-        if not any(_is_printed(label, method) for label in labels):
-            yield f"River + {method.upper()}", RIVER[method], PAPER_THRESHOLD, None
-            yield f"{method.upper()}, full", FULL[method], None, None
     for label in labels:
         method = next((name for name in RIVER if _is_printed(label, name)), "")
         rivers = [r for r in own if (r["back_end"], r["policy"]) == (label, "river")]
@@ -76,6 +72,10 @@ def _pairs(own: Sequence[Row]) -> Iterator[tuple[str, Printed | None, float | No
             yield f"River + `{label}`", RIVER.get(method), PAPER_THRESHOLD, row
         for row in full:
             yield f"`{label}`, full", FULL.get(method), None, row
+    for method in RIVER:
+        if not any(_is_printed(label, method) for label in labels):
+            yield f"River + {method.upper()}", RIVER[method], PAPER_THRESHOLD, None
+            yield f"{method.upper()}, full", FULL[method], None, None
 
 
 def _is_printed(label: str, method: str) -> bool:
