@@ -1,15 +1,12 @@
-"""The compiled kernels, their build, and the fused layer step, against plain torch written here."""
+"""The compiled kernels and the fused layer step, against plain torch written here."""
 
 from __future__ import annotations
 
 import math
-import platform
 import shutil
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -273,55 +270,3 @@ def test_fused_layer_refuses_what_it_cannot_run(library: NativeLibrary) -> None:
             one(step, layer, row, k, values, position)
     h[7] = math.nan
     assert math.isnan(one(step, layer, h, k, v, 0))
-
-
-def attempt(monkeypatch: pytest.MonkeyPatch, where: Path, script: str) -> str:
-    compiler = where / "compiler"
-    answer = '[ "$1" = --version ] && exit'
-    compiler.write_text(f"#!/bin/sh\n{answer}\n{script}\n", encoding="utf-8")
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
-    with pytest.raises(KernelUnavailable) as caught:
-        load_library(where)
-    return str(caught.value)
-
-
-def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert "bad day" in attempt(monkeypatch, tmp_path, "echo 'error: bad day' >&2; exit 1")
-    assert not list(tmp_path.glob("*.so"))
-    monkeypatch.setenv("CXX", "/nonexistent")
-    with pytest.raises(KernelUnavailable, match="'/nonexistent'; install g"):
-        load_library(tmp_path)
-
-
-def test_a_library_that_crashes_or_is_wrong(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Its check runs elsewhere, once: the outcome is kept, and this process goes on."""
-    for body, expected in (
-        ("__attribute__((constructor)) static void f() { __builtin_trap(); }", "signal"),
-        ('extern "C" void river_linear() {} extern "C" void river_dequantise() {}', "is off by"),
-    ):
-        folder = tmp_path / expected.replace(" ", "-")
-        folder.mkdir()
-        (folder / "x.cpp").write_text(body, encoding="utf-8")
-        compiler = f'for out; do :; done; g++ -shared -fPIC {folder}/x.cpp -o "$out"'
-        assert expected in attempt(monkeypatch, folder, compiler)
-        monkeypatch.setattr(sys, "executable", "/nonexistent")  # a second check would fail
-        assert expected in attempt(monkeypatch, folder, compiler)
-        monkeypatch.undo()
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the intrinsics are those of x86")
-def test_portable_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The same sources without the intrinsics, as on a processor that lacks them."""
-    monkeypatch.setenv("CXX", "g++ -mno-avx2 -mno-f16c")
-    portable = load_library(tmp_path)
-    for kind in ("fp16", "bf16", *CODED_KINDS):
-        test_fused_layer(portable, kind, 4, 64)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="no /proc/self/maps here")
-def test_one_openmp_runtime(library: NativeLibrary) -> None:
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    assert len({line.split()[-1] for line in lines if "gomp" in line or "iomp" in line}) == 1
