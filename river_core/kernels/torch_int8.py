@@ -51,7 +51,8 @@ class TorchInt8:
     def _rows(self, start: int, stop: int) -> Tensor:
         scale, zero = self.meta[:, start:stop, :, None].float()
         grouped = self.codes[start:stop].view(stop - start, -1, self.group)
-        return (grouped - (zero + 128)).mul_(scale).view(stop - start, -1)
+        weights: Tensor = (grouped - (zero + 128)).mul_(scale).view(stop - start, -1)
+        return weights
 
     def tensors(self) -> list[Tensor]:
         """Codes and metadata."""
