@@ -93,7 +93,7 @@ def at(threshold: float) -> Setting:
 
 @torch.inference_mode()
 def made(model: RiverModel, prompt: str, tokens: int) -> dict[str, Any]:
-    """Bits per weight as the int4 kernels keep them, seconds to build, errors of the river.
+    """Bits per weight as the kernels keep them, seconds to build, errors of the river.
 
     `weight_error` is the relative error of a layer's linears, a mean over the layers; the cosines
     are those of the cached keys and values that the river wrote where tokens leave at the first of
@@ -151,7 +151,7 @@ def _cells(
     spec: QuantSpec, built: Mapping[str, Any], file: Lines, layers: Sequence[int]
 ) -> list[str]:
     rows = {row["setting"].exit_layer: row for row in quality_rows(file.of(spec.label, "cell"))}
-    stored = f"{built['bits']:g}" + ("" if spec.bits == 4 else f" ({spec.bits} used)")
+    stored = f"{built['bits']:g}" + ("" if spec.bits == spec.code_bits else f" ({spec.bits} used)")
     return [
         f"`{spec.label}`",
         stored,

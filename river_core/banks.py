@@ -19,7 +19,7 @@ from torch import Tensor
 from .checkpoint import PARTS, Checkpoint
 from .errors import ModelUnavailable
 from .input_moments import TEXT, InputMoments
-from .kernels.base import Linear, QuantMatrix
+from .kernels.base import Linear
 from .kernels.choose import KernelPlan
 from .kernels.native import on_large_pages
 from .kernels.torch_dense import TorchDense
@@ -154,7 +154,7 @@ class Banks:
             }
             file.save(matrices, time.perf_counter() - start)
         self.seconds += file.seconds
-        linears = {f: self.plan.make_int4(_to(matrices[f], device)) for f in PARTS}
+        linears = {f: self.plan.make_coded(matrices[f].to(device)) for f in PARTS}
         on_large_pages(list(linears.values()))
         return linears
 
@@ -200,8 +200,3 @@ def _feed(digest: Any, matrices: Mapping[str, Tensor]) -> str:
     for matrix in matrices.values():
         digest.update(matrix.contiguous().view(torch.uint8).numpy().data)
     return str(digest.hexdigest())
-
-
-def _to(matrix: QuantMatrix, device: torch.device) -> QuantMatrix:
-    codes, scale, zero = (t.to(device) for t in (matrix.codes, matrix.scale, matrix.zero))
-    return QuantMatrix(codes, scale, zero, matrix.group_size)

@@ -20,7 +20,7 @@ from .bench_report import KernelTime, Row
 from .decode import generate
 from .devices import processor
 from .errors import SettingsError
-from .kernels.choose import INT4, KernelPlan
+from .kernels.choose import KernelPlan, kind_of
 from .model import RiverModel
 from .peers import HFGenerate
 from .recorder import versions
@@ -290,7 +290,7 @@ def kernel_times(plan: KernelPlan) -> list[KernelTime]:
     shown, found = plan.shown(), []
     for key, microseconds in plan.microseconds.items():
         kernel, shape = key.rsplit(" ", 1)
-        kind = "int4" if kernel in INT4 else "dense"
+        kind = kind_of(kernel)
         chosen = shown.get(f"{shape} {kind}") == kernel
         found.append(KernelTime(shape, kind, kernel, microseconds, chosen))
     return sorted(found, key=lambda t: (t.kind, t.shape, t.microseconds))

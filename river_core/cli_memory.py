@@ -79,7 +79,7 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--model", default=None, help=f"a folder, a cached name or hub id (default {DEFAULT_MODEL})"
     )
-    parser.add_argument("--bits", type=int, default=4, help="of the river: 4 (default) or 16")
+    parser.add_argument("--bits", type=int, default=4, help="of the river: 4 (default), 8 or 16")
     parser.add_argument("--group-size", type=int, default=64, help="32, 64 (default) or 128")
     parser.add_argument(
         "--metadata-bits",

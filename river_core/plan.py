@@ -33,8 +33,9 @@ def plan_kernels(
     dense: dict[tuple[int, int], int] = {}
     for size in shape.matrices.values():
         dense[size] = dense.get(size, 0) + layers
-    coded = dict(dense) if settings.river.bits != 16 else {}
+    river = settings.river
+    coded = {} if river.bits == 16 else {(river.code_bits, *s): uses for s, uses in dense.items()}
     head = (vocab, shape.hidden)
     dense[head] = dense.get(head, 0) + 1
-    chooser = Chooser(device, settings.river.group_size, store, wide=wide)
+    chooser = Chooser(device, river.group_size, store, wide=wide)
     return chooser.plan(dense, coded, settings.dtype)

@@ -66,7 +66,8 @@ def _round_to_nearest(weight: Tensor, spec: QuantSpec) -> QuantMatrix:
     scale = ((high - low) / spec.top).clamp(min=1e-8)
     zero = (-low / scale).round()
     codes = (grouped / scale + zero).round().clamp(0, spec.top).to(torch.uint8)
-    return QuantMatrix(codes.view_as(weight), scale.squeeze(-1), zero.squeeze(-1), spec.group_size)
+    sides = scale.squeeze(-1), zero.squeeze(-1)
+    return QuantMatrix(codes.view_as(weight), *sides, spec.group_size, spec.code_bits)
 
 
 def _hqq(weight: Tensor, spec: QuantSpec) -> QuantMatrix:
@@ -90,6 +91,7 @@ def _hqq(weight: Tensor, spec: QuantSpec) -> QuantMatrix:
         meta["scale"].float().view(groups),
         meta["zero"].float().view(groups),
         spec.group_size,
+        spec.code_bits,
     )
 
 
@@ -104,11 +106,12 @@ def quantize_fused(
 
 
 class RiverFile:
-    """One river on disk: safetensors with 4-bit codes and fp32 metadata, keyed by its weights.
+    """One river on disk: safetensors with codes and fp32 metadata, keyed by its weights.
 
     `fingerprint` identifies the 16-bit weights; a file made from other weights or settings is
-    refused with ModelUnavailable. Writing is atomic: a broken write leaves no file. `seconds` is
-    what it took to make the codes, once they are loaded or saved.
+    refused with ModelUnavailable. Codes of 4 bits lie two in a byte; files from before there were
+    others do not say which they have. Writing is atomic: a broken write leaves no file. `seconds`
+    is what it took to make the codes, once they are loaded or saved.
     """
 
     seconds = 0.0
@@ -141,7 +144,8 @@ class RiverFile:
                     )
                 groups = json.loads(meta["groups"])
                 self.seconds = float(meta["seconds"])
-                return {name: _read(file, name, group) for name, group in groups.items()}
+                bits = json.loads(meta.get("code_bits", "{}"))
+                return {n: _read(file, n, group, bits.get(n, 4)) for n, group in groups.items()}
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise ModelUnavailable(
                 f"{self.path} is damaged ({error}); delete it and it will be built again."
@@ -153,21 +157,29 @@ class RiverFile:
 
         tensors: dict[str, Tensor] = {}
         for name, matrix in matrices.items():
-            tensors[f"{name}.codes"] = matrix.codes[:, ::2] | matrix.codes[:, 1::2] << 4
+            tensors[f"{name}.codes"] = _packed(matrix)
             tensors[f"{name}.scale"] = matrix.scale.contiguous()
             tensors[f"{name}.zero"] = matrix.zero.contiguous()
         groups = json.dumps({name: m.group_size for name, m in matrices.items()})
-        more = {"groups": groups, "seconds": repr(seconds)}
+        bits = json.dumps({name: m.code_bits for name, m in matrices.items()})
+        more = {"groups": groups, "code_bits": bits, "seconds": repr(seconds)}
         with atomic_file(self.path) as temporary:
             save_file(tensors, temporary, metadata=self._meta | more)
         self.seconds = seconds
 
 
-def _read(file: object, name: str, group: int) -> QuantMatrix:
+def _packed(matrix: QuantMatrix) -> Tensor:
+    if matrix.code_bits == 8:
+        return matrix.codes.contiguous()
+    return matrix.codes[:, ::2] | matrix.codes[:, 1::2] << 4
+
+
+def _read(file: object, name: str, group: int, bits: int) -> QuantMatrix:
     get = file.get_tensor  # type: ignore[attr-defined]
-    packed = get(f"{name}.codes")
-    codes = torch.stack([packed & 15, packed >> 4], dim=-1).view(packed.shape[0], -1)
-    return QuantMatrix(codes, get(f"{name}.scale"), get(f"{name}.zero"), group)
+    codes = get(f"{name}.codes")
+    if bits == 4:
+        codes = torch.stack([codes & 15, codes >> 4], dim=-1).view(codes.shape[0], -1)
+    return QuantMatrix(codes, get(f"{name}.scale"), get(f"{name}.zero"), group, bits)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,6 @@ from .residency import Shelf, return_memory
 from .residency import resident_layers as checked_residents
 from .settings import LoadSettings, QuantSpec
 
-CODES_DEVIATION = math.sqrt((16**2 - 1) / 12)  # of whole numbers 0..15, equally likely
 CPU = torch.device("cpu")
 BACKBONE, VECTORS = 2000, 4000  # first numbers of generators; the river's count from 1 on
 
@@ -237,7 +236,7 @@ class _Maker:
     def _coded(self, layer: int) -> dict[str, Linear]:
         """The linears of the twin of `layer`: random codes."""
         sizes, random = self.spec.block.matrices, self._generator(layer)
-        made = {n: self.plan.make_int4(self._codes(size, random)) for n, size in sizes.items()}
+        made = {n: self.plan.make_coded(self._codes(size, random)) for n, size in sizes.items()}
         on_large_pages(list(made.values()))
         return made
 
@@ -252,8 +251,10 @@ class _Maker:
     def _codes(self, size: tuple[int, int], random: torch.Generator) -> QuantMatrix:
         """Codes uint8 [N, K] whose weights spread as the backbone's do."""
         n, k = size
-        group, device = self.settings.river.group_size, self.device
-        codes = torch.randint(0, 16, (n, k), generator=random, device=device, dtype=torch.uint8)
+        river, device = self.settings.river, self.device
+        group, many = river.group_size, 2**river.code_bits
+        codes = torch.randint(0, many, (n, k), generator=random, device=device, dtype=torch.uint8)
         spread = torch.rand(2, n, k // group, generator=random, device=device)
-        scale = (0.8 + 0.4 * spread[0]) / (CODES_DEVIATION * math.sqrt(k))
-        return QuantMatrix(codes, scale, 7.0 + spread[1], group)
+        deviation = math.sqrt((many**2 - 1) / 12)  # of whole numbers below it, equally likely
+        scale = (0.8 + 0.4 * spread[0]) / (deviation * math.sqrt(k))
+        return QuantMatrix(codes, scale, many // 2 - 1 + spread[1], group, river.code_bits)

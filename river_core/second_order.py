@@ -45,7 +45,8 @@ class Compensation:
         parts = zip(*(t.split(rows) for t in (weight, codes, scale, zero)), strict=True)
         fitted = [refit(w, self.moments, q, s, z) for w, q, s, z in parts]
         scale, zero = (torch.cat(side) for side in zip(*fitted, strict=True))
-        return QuantMatrix(codes.to(torch.uint8), scale, zero, self.group)
+        code_bits = 4 if self.top < 16 else 8
+        return QuantMatrix(codes.to(torch.uint8), scale, zero, self.group, code_bits)
 
 
 def _damped(moments: Tensor) -> Tensor:

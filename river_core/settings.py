@@ -45,9 +45,9 @@ class QuantSpec:
     """How the river's weights are stored.
 
     `bits=16` is the identical river: an unquantised twin (design property 2); group size and method
-    then have no effect. Codes of 2, 3 or 4 bits are all stored in 4, in groups of `group_size`
-    along the columns. `method`: "hqq" (method.md 3.13), "rtn" (round to nearest, the control),
-    "gptq" (second-order error compensation, with the inputs that a bundled text gives).
+    then have no effect. Codes of 2, 3 or 4 bits are all stored in 4, those of 8 in 8, in groups of
+    `group_size` along the columns. `method`: "hqq" (method.md 3.13), "rtn" (round to nearest, the
+    control), "gptq" (second-order error compensation, with the inputs that a bundled text gives).
     """
 
     bits: int = 4
@@ -56,9 +56,9 @@ class QuantSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.bits not in (2, 3, 4, 16) or not _is_int(self.bits):
+        if self.bits not in (2, 3, 4, 8, 16) or not _is_int(self.bits):
             raise SettingsError(
-                f"bits is {self.bits!r}; use 4, 3 or 2, or 16 for a river identical to the "
+                f"bits is {self.bits!r}; use 8, 4, 3 or 2, or 16 for a river identical to the "
                 "backbone."
             )
         if self.group_size not in GROUP_SIZES or not _is_int(self.group_size):
@@ -86,6 +86,11 @@ class QuantSpec:
     def top(self) -> int:
         """The largest code."""
         return int(2**self.bits - 1)
+
+    @property
+    def code_bits(self) -> int:
+        """Bits that a code is stored in: 4 or 8."""
+        return 8 if self.bits == 8 else 4
 
     @property
     def needs_inputs(self) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..block import similarity
 from ..cache import Rows
 from ..errors import KernelUnavailable
-from ..kernels.native import NativeDense, NativeInt4
+from ..kernels.native import Native
 from ..layer import BlockShape, LayerWeights
 from ..model import RiverModel
 from ..sampling import ALTERNATIVES, Choice, checked
@@ -29,7 +29,7 @@ def can_fuse(model: RiverModel) -> bool:
     layers = [w for bank in model.banks for w in bank if w is not None]
     linears = [model.head, *(linear for w in layers for linear in w.linears.values())]
     sizes = (shape.hidden, shape.ffn, shape.head_dim)
-    native = all(isinstance(linear, NativeDense | NativeInt4) for linear in linears)
+    native = all(isinstance(linear, Native) for linear in linears)
     plain = not any(own.options for own in model.shapes) and model.ropes[0].queries is None
     return native and plain and not any(size % 8 for size in sizes)
 

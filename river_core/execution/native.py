@@ -20,12 +20,10 @@ from ..kernels.native import (
     HOLD_BYTES,
     TYPES,
     CMatrix,
-    NativeDense,
-    NativeInt4,
+    Native,
 )
 from ..kernels.native_library import NativeLibrary, load_library
 
-Native = NativeDense | NativeInt4
 POINTER = ctypes.sizeof(ctypes.c_void_p)
 ATTENTION, FEED_FORWARD, BOTH = 1, 2, 3  # Parts of native_layer.h
 

@@ -17,14 +17,15 @@ from torch import Tensor
 class QuantMatrix:
     """A matrix as a quantizer made it: W[n, k] = (codes[n, k] - zero[n, g]) * scale[n, g].
 
-    codes uint8 [N, K] with values 0..15; scale, zero fp32 [N, K // group_size]; g is
-    k // group_size.
+    codes uint8 [N, K] with values below 2**code_bits, which is 4 or 8 and what a code is stored in;
+    scale, zero fp32 [N, K // group_size]; g is k // group_size.
     """
 
     codes: Tensor
     scale: Tensor
     zero: Tensor
     group_size: int
+    code_bits: int = 4
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -37,6 +38,11 @@ class QuantMatrix:
         grouped = self.codes.view(n, k // self.group_size, self.group_size).float()
         return ((grouped - self.zero.unsqueeze(-1)) * self.scale.unsqueeze(-1)).view(n, k)
 
+    def to(self, device: torch.device) -> QuantMatrix:
+        """The same on `device`."""
+        codes, scale, zero = (t.to(device) for t in (self.codes, self.scale, self.zero))
+        return QuantMatrix(codes, scale, zero, self.group_size, self.code_bits)
+
     @staticmethod
     def cat(parts: list[QuantMatrix]) -> QuantMatrix:
         """Stack matrices with the same columns by rows (fused q,k,v and gate,up)."""
@@ -45,6 +51,7 @@ class QuantMatrix:
             torch.cat([p.scale for p in parts]),
             torch.cat([p.zero for p in parts]),
             parts[0].group_size,
+            parts[0].code_bits,
         )
 
 

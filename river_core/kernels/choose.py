@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,25 +20,35 @@ from ..devices import processor
 from ..errors import KernelUnavailable
 from .base import Linear, QuantMatrix
 from .micro import random_matrix, random_weight, time_kernel
-from .native import NativeDense, NativeInt4
+from .native import NativeDense, NativeInt4, NativeInt8
 from .native_library import load_library
 from .torch_dense import MkldnnDense, TorchDense
 from .torch_int4 import AtenInt4, TinygemmInt4
+from .torch_int8 import TorchInt8
 
 Shape = tuple[int, int]
+Coded = tuple[int, int, int]  # bits that a code is stored in, N, K
+Key = TypeVar("Key", Shape, Coded)
 DENSE: dict[str, Callable[[Tensor], Linear]] = {
     "native": NativeDense,
     "torch": TorchDense,
     "onednn": MkldnnDense,
 }
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-INT4: dict[str, Callable[[QuantMatrix], Linear]] = {
+CODED: dict[str, Callable[[QuantMatrix], Linear]] = {
     "native-int4": NativeInt4,
     "aten-int4": AtenInt4,
     "tinygemm-int4": TinygemmInt4,
+    "native-int8": NativeInt8,
+    "torch-int8": TorchInt8,
 }
-INT4_ON = {"cpu": ["native-int4", "aten-int4"], "cuda": ["tinygemm-int4"]}
-DEQUANTISED = "dequantised"  # fp32 mode (exact), or where no int4 kernel runs: a dense kernel
+CODED_ON = {
+    ("cpu", 4): ["native-int4", "aten-int4"],
+    ("cuda", 4): ["tinygemm-int4"],
+    ("cpu", 8): ["native-int8", "torch-int8"],
+    ("cuda", 8): ["torch-int8"],
+}
+DEQUANTISED = "dequantised"  # fp32 mode (exact), or where no such kernel runs: a dense kernel
 FUSED = "native"  # these kernels also run as one fused call per layer (execution/native.py) ...
 FUSED_WITHIN = 1.25  # ... which is worth more than this much lost on the products alone
 KEEP_WITHIN = 1.10
@@ -51,7 +61,7 @@ class KernelPlan:
 
     dtype: torch.dtype
     dense: Mapping[Shape, str]
-    int4: Mapping[Shape, str]
+    coded: Mapping[Coded, str]
     microseconds: Mapping[str, float]
     notes: tuple[str, ...] = ()
 
@@ -60,15 +70,20 @@ class KernelPlan:
         name = self.dense[(weight.shape[0], weight.shape[1])]
         return DENSE[name.rsplit("-", 1)[0]](weight.to(self.dtype))
 
-    def make_int4(self, matrix: QuantMatrix) -> Linear:
-        """An int4 kernel over a quantised matrix [N, K], or a dense one where it is dequantised."""
-        name = self.int4[matrix.shape]
-        return self.make_dense(matrix.dense()) if name == DEQUANTISED else INT4[name](matrix)
+    def make_coded(self, matrix: QuantMatrix) -> Linear:
+        """The kernel for a quantised matrix [N, K] and its code bits; dense where dequantised."""
+        name = self.coded[(matrix.code_bits, *matrix.shape)]
+        return self.make_dense(matrix.dense()) if name == DEQUANTISED else CODED[name](matrix)
 
     def shown(self) -> dict[str, str]:
         """Shape to kernel names, as the header and the page show them."""
         rows = {f"{n}x{k} dense": name for (n, k), name in self.dense.items()}
-        return rows | {f"{n}x{k} int4": name for (n, k), name in self.int4.items()}
+        return rows | {f"{n}x{k} int{bits}": name for (bits, n, k), name in self.coded.items()}
+
+
+def kind_of(kernel: str) -> str:
+    """What a kernel of this name multiplies, as `KernelPlan.shown` says it: dense, int4, int8."""
+    return kernel.rsplit("-", 1)[1] if kernel in CODED else "dense"
 
 
 @dataclass
@@ -122,8 +137,12 @@ class Chooser:
                 self._native = "no native"
                 self._notes.append(str(error))
 
-    def plan(self, dense: Mapping[Shape, int], int4: Mapping[Shape, int], dtype: str) -> KernelPlan:
+    def plan(
+        self, dense: Mapping[Shape, int], coded: Mapping[Coded, int], dtype: str
+    ) -> KernelPlan:
         """Choose for shapes -> how often a token reads one; `dtype` "auto" or a torch dtype name.
+
+        A river may have several code bits at once; only those of `coded` are measured.
 
         Raises KernelUnavailable where a dtype cannot run on the device.
         """
@@ -138,8 +157,8 @@ class Chooser:
             total["fp32"] *= TWICE_THE_MEMORY
         short = self._remember(f"dtype|{sorted(dense.items())}", total, shorts)
         exact = dtype == "float32"  # fp32 metadata, no rounding of activations
-        coded = {s: {DEQUANTISED: 0.0} if exact else self._int4(s) for s in int4}
-        names = _pick(coded, int4) if coded else {}
+        found = {s: {DEQUANTISED: 0.0} if exact else self._coded(s) for s in coded}
+        names = _pick(found, coded) if found else {}
         self._store.save()
         notes = tuple(dict.fromkeys(self._notes))
         return KernelPlan(DTYPES[short], tables[short], names, dict(self._microseconds), notes)
@@ -178,18 +197,18 @@ class Chooser:
             raise KernelUnavailable(f"no dense {short} kernel runs on {self.device}.")
         return costs
 
-    def _int4(self, shape: Shape) -> dict[str, float]:
-        """Microseconds of every int4 kernel that runs here; dequantised where none does."""
-        names = INT4_ON.get(self.device.type, [])
+    def _coded(self, coded: Coded) -> dict[str, float]:
+        """Microseconds of every kernel for these codes here; dequantised where none runs."""
+        bits, shape = coded[0], coded[1:]
+        names = CODED_ON.get((self.device.type, bits), [])
 
         def build(name: str, seed: int) -> Linear:
-            matrix = random_matrix(shape, self.group, seed)
-            on = [t.to(self.device) for t in (matrix.codes, matrix.scale, matrix.zero)]
-            return INT4[name](QuantMatrix(on[0], on[1], on[2], self.group))
+            return CODED[name](random_matrix(shape, self.group, seed, bits).to(self.device))
 
-        costs = self._costs(f"int4|g{self.group}", names, shape, build)
+        costs = self._costs(f"int{bits}|g{self.group}", names, shape, build)
         if not costs:
-            self._notes.append(f"no int4 kernel runs {shape[0]} x {shape[1]}: dequantised there.")
+            where = f"{shape[0]} x {shape[1]}"
+            self._notes.append(f"no int{bits} kernel runs {where}: dequantised there.")
         return costs or {DEQUANTISED: 0.0}
 
     def _costs(
@@ -241,9 +260,7 @@ class Chooser:
         return best
 
 
-def _pick(
-    costs: Mapping[Shape, Mapping[str, float]], uses: Mapping[Shape, int]
-) -> dict[Shape, str]:
+def _pick(costs: Mapping[Key, Mapping[str, float]], uses: Mapping[Key, int]) -> dict[Key, str]:
     """A kernel per shape: the kept winners, or the fused ones where that costs little."""
     best = {shape: next(iter(row)) for shape, row in costs.items()}
     fused = {s: next((n for n in row if n.startswith(FUSED)), "") for s, row in costs.items()}

@@ -19,14 +19,15 @@ Shape = tuple[int, int]
 COLD_BYTES = 48 << 20  # more than the caches that decode streams through
 
 
-def random_matrix(shape: Shape, group: int, seed: int) -> QuantMatrix:
+def random_matrix(shape: Shape, group: int, seed: int, code_bits: int = 4) -> QuantMatrix:
     """A quantised matrix [N, K] of random codes with plausible scales, for timing and shapes."""
+    finer = 2 ** (code_bits - 4)
     n, k = shape
     generator = torch.Generator().manual_seed(seed)
-    codes = torch.randint(0, 16, (n, k), dtype=torch.uint8, generator=generator)
-    scale = torch.rand(n, k // group, generator=generator) * 0.01 + 0.005
-    zero = torch.rand(n, k // group, generator=generator) * 4 + 6
-    return QuantMatrix(codes, scale, zero, group)
+    codes = torch.randint(0, 16 * finer, (n, k), dtype=torch.uint8, generator=generator)
+    scale = (torch.rand(n, k // group, generator=generator) * 0.01 + 0.005) / finer
+    zero = (torch.rand(n, k // group, generator=generator) * 4 + 6) * finer
+    return QuantMatrix(codes, scale, zero, group, code_bits)
 
 
 def random_weight(shape: Shape, seed: int) -> Tensor:

@@ -78,26 +78,33 @@ void river_linear(const Matrix* m, const float* x, int64_t count, float* y, int 
         float* out[16];
         for (int64_t i = 0; i < count; i++) out[i] = y + i * m->rows;
         Range mine = share(m->rows, 8);
-        int64_t block = count <= (m->kind == INT4 ? 1 : 4) ? m->rows : 8;
+        int64_t block = count <= (coded(*m) ? 1 : 4) ? m->rows : 8;
         for (int64_t n = mine.from; n < mine.to; n += block)
             rows_each(*m, in, count, n, n + block < mine.to ? n + block : mine.to, out);
     }
 }
 
-// The weights that the 4-bit rows from..to-1 stand for, fp32 [to - from, cols].
+// The weights that the coded rows from..to-1 stand for, fp32 [to - from, cols].
 void river_dequantise(const Matrix* m, int64_t from, int64_t to, float* out, int threads) {
     int64_t groups = groups_of(*m), span = m->group < 64 ? 64 : m->group;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t n = from; n < to; n++) {
         int64_t r = n % 4, block = n / 4 * groups;
         const uint16_t* words = (const uint16_t*)m->weight + block * m->group + r * (span / 4);
+        const int8_t* bytes = (const int8_t*)m->weight + block * 4 * m->group + r * m->group;
         for (int64_t c = 0; c < m->cols; c += 8) {  // eight columns lie side by side
             int64_t g = c / m->group, j = m->group == 32 ? c % 32 / 8 : c % 64 / 16;
             int64_t lane = m->group == 32 ? g % 2 * 8 : c % 16;
-            u16x8 w = load<u16x8>(words + c / span * span + c % span / 64 * 16 + lane);
+            f32x8 code;
+            if (m->kind == INT8) {
+                code = __builtin_convertvector(
+                    load<s8x8>(bytes + g * 4 * m->group + c % m->group), f32x8);
+            } else {
+                u16x8 w = load<u16x8>(words + c / span * span + c % span / 64 * 16 + lane);
+                code = __builtin_convertvector(w >> (int)(4 * j) & 15, f32x8);
+            }
             float sz[8];
             store(sz, widen((const half*)m->meta + (block + g) * 8));
-            f32x8 code = __builtin_convertvector(w >> (int)(4 * j) & 15, f32x8);
             store(out + (n - from) * m->cols + c, (code - sz[4 + r]) * sz[r]);
         }
     }

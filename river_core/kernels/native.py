@@ -1,4 +1,4 @@
-"""Linears in C++ for the CPU: dense and 4-bit products of a few rows.
+"""Linears in C++ for the CPU: dense, 4-bit and 8-bit products of a few rows.
 
 Wraps what native_library.py loads. Knows nothing of layers (execution/native.py does) or of who
 chooses a kernel.
@@ -26,7 +26,7 @@ TYPES = (
     torch.float16,
     torch.bfloat16,
     torch.float32,
-)  # as `Kind` of native_rows.h counts; int4 is 3
+)  # as `Kind` of native_rows.h counts; int4 is 3, int8 is 4
 
 
 class CMatrix(ctypes.Structure):
@@ -44,9 +44,11 @@ def check(path: str) -> None:
     torch.manual_seed(0)
     linears: list[_Native] = [NativeDense(torch.randn(19, 576).to(t), library) for t in TYPES]
     for group, columns in ((32, 544), (64, 576), (128, 512)):
-        codes = torch.randint(0, 16, (19, columns), dtype=torch.uint8)
-        scale, zero = torch.rand(2, 19, columns // group)
-        linears.append(NativeInt4(QuantMatrix(codes, scale + 0.5, 15 * zero, group), library))
+        for bits, kind in ((4, NativeInt4), (8, NativeInt8)):
+            codes = torch.randint(0, 2**bits, (19, columns), dtype=torch.uint8)
+            scale, zero = torch.rand(2, 19, columns // group)
+            matrix = QuantMatrix(codes, scale + 0.5, (2**bits - 1) * zero, group, bits)
+            linears.append(kind(matrix, library))
     for linear in linears:
         x = torch.randn(2, linear.shape[1])
         expected = x @ linear.dense().T
@@ -56,7 +58,7 @@ def check(path: str) -> None:
 
 
 class _Native(ABC):
-    """What both linears share: the descriptor, and products of a few rows in C++."""
+    """What all linears share: the descriptor, and products of a few rows in C++."""
 
     def __init__(self, library: NativeLibrary | None, kept: list[Tensor], matrix: CMatrix) -> None:
         self._library = load_library() if library is None else library
@@ -122,26 +124,31 @@ class NativeDense(_Native):
         return self._kept[0][start:stop].float()
 
 
-class NativeInt4(_Native):
-    """4-bit codes in groups of 32, 64 or 128 columns; scale and zero are rounded to fp16.
+class _Coded(_Native):
+    """Codes in groups of 32, 64 or 128 columns; scale and zero are rounded to fp16.
 
     For a few rows activations become 16-bit integers with one scale per group, an error of 1.5e-5
     of the group's largest (fp16 activations: 4.9e-4 of each); the rest is fp32. Raises
-    KernelUnavailable for other groups or columns, for scales or zeros beyond fp16, and where the
-    library is unavailable.
+    KernelUnavailable for other groups, columns or code bits, for scales or zeros beyond fp16, and
+    where the library is unavailable.
     """
 
-    name = "native-int4"
+    name = ""
+    kind = code_bits = 0
 
     def __init__(self, q: QuantMatrix, library: NativeLibrary | None = None) -> None:
         (n, k), group = q.shape, q.group_size
         if group not in (32, 64, 128) or k % group or q.codes.device.type != "cpu":
             raise KernelUnavailable(
-                f"native-int4 needs columns in whole groups of 32, 64 or 128 on a CPU, not {k} "
+                f"{self.name} needs columns in whole groups of 32, 64 or 128 on a CPU, not {k} "
                 f"columns in groups of {group} on {q.codes.device}."
             )
-        codes, meta = _pack_codes(q), _pack_meta(q)
-        matrix = CMatrix(3, group, n, k, codes.data_ptr(), meta.data_ptr())
+        if q.code_bits != self.code_bits:
+            raise KernelUnavailable(f"{self.name} does not read codes of {q.code_bits} bits.")
+        codes, meta = self._pack(q)
+        if not bool(meta.isfinite().all()):
+            raise KernelUnavailable(f"{self.name} cannot hold a scale or zero over 65504.")
+        matrix = CMatrix(self.kind, group, n, k, codes.data_ptr(), meta.data_ptr())
         super().__init__(library, [codes, meta], matrix)
         self._unpack = self._library.function("river_dequantise", None, "pnnpi", hold=True)
 
@@ -149,6 +156,34 @@ class NativeInt4(_Native):
         out = torch.empty(stop - start, self.shape[1])
         self._unpack(self._address, start, stop, out.data_ptr(), torch.get_num_threads())
         return out
+
+    @abstractmethod
+    def _pack(self, q: QuantMatrix) -> tuple[Tensor, Tensor]: ...
+
+
+class NativeInt4(_Coded):
+    """4-bit codes, see `_Coded`."""
+
+    name = "native-int4"
+    kind, code_bits = 3, 4
+
+    def _pack(self, q: QuantMatrix) -> tuple[Tensor, Tensor]:
+        return _pack_nibbles(q), _pack_meta(q.scale, q.zero, paired=q.group_size == 32)
+
+
+class NativeInt8(_Coded):
+    """8-bit codes, see `_Coded`; the zeros that it rounds to fp16 are those less 128."""
+
+    name = "native-int8"
+    kind, code_bits = 4, 8
+
+    def _pack(self, q: QuantMatrix) -> tuple[Tensor, Tensor]:
+        codes = _padded(q.codes, q.shape[1]).view(-1, 4, q.shape[1] // q.group_size, q.group_size)
+        signed = (codes ^ 128).view(torch.int8).transpose(1, 2).contiguous()
+        return signed, _pack_meta(q.scale, q.zero - 128)
+
+
+Native = NativeDense | NativeInt4 | NativeInt8
 
 
 def on_large_pages(linears: Sequence[Linear]) -> None:
@@ -167,7 +202,7 @@ def _padded(values: Tensor, columns: int) -> Tensor:
     return torch.nn.functional.pad(values, (0, columns - k, 0, -n % 4))
 
 
-def _pack_codes(q: QuantMatrix) -> Tensor:
+def _pack_nibbles(q: QuantMatrix) -> Tensor:
     """uint8 [N, K] -> int16 [N / 4, spans, 4, lanes], the layout that native_rows.h describes."""
     span = max(64, q.group_size)
     parts, lanes = (2, 8) if q.group_size == 32 else (span // 64, 16)
@@ -179,11 +214,8 @@ def _pack_codes(q: QuantMatrix) -> Tensor:
     return words.flatten(3)
 
 
-def _pack_meta(q: QuantMatrix) -> Tensor:
+def _pack_meta(scale: Tensor, zero: Tensor, *, paired: bool = False) -> Tensor:
     """Scale and zero [N, K / group] -> fp16 [N / 4, groups, 2, 4]; even groups where they pair."""
-    groups = q.scale.shape[1] + (q.scale.shape[1] % 2 if q.group_size == 32 else 0)
-    both = torch.stack([_padded(part, groups) for part in (q.scale, q.zero)])
-    meta = both.view(2, -1, 4, groups).permute(1, 3, 0, 2).half().contiguous()
-    if not bool(meta.isfinite().all()):
-        raise KernelUnavailable("native-int4 cannot hold a scale or zero over 65504.")
-    return meta
+    groups = scale.shape[1] + (scale.shape[1] % 2 if paired else 0)
+    both = torch.stack([_padded(part, groups) for part in (scale, zero)])
+    return both.view(2, -1, 4, groups).permute(1, 3, 0, 2).half().contiguous()

@@ -1,4 +1,4 @@
-// What one thread computes: rows of a matrix (fp16, bf16, fp32, 4-bit) times vectors.
+// What one thread computes: rows of a matrix (fp16, bf16, fp32, 4-bit, 8-bit) times vectors.
 //
 // The sum of a row does not depend on how many vectors are multiplied at once, nor on which rows a
 // thread takes.
@@ -6,8 +6,8 @@
 
 #include "native.h"
 
-enum Kind : int64_t { FP16 = 0, BF16 = 1, FP32 = 2, INT4 = 3 };
-struct Matrix {  // weight [rows, cols] dense, or packed as NativeInt4 says
+enum Kind : int64_t { FP16 = 0, BF16 = 1, FP32 = 2, INT4 = 3, INT8 = 4 };
+struct Matrix {  // weight [rows, cols] dense, or packed as native.py does
     int64_t kind, group, rows, cols;
     const void *weight, *meta;
 };
@@ -75,27 +75,30 @@ static void dense_rows_of(const T* w, int64_t k, const float* const* x, int64_t 
     }
 }
 
-// ---- 4-bit rows ----
-// Codes [rows / 4, spans, 4, chunks of 64 columns, 16 lanes of 16 bits]: nibble j of lane i is
+// ---- coded rows ----
+// 4-bit codes [rows / 4, spans, 4, chunks of 64 columns, 16 lanes of 16 bits]: nibble j of lane i is
 // column 16 j + i of the chunk; with group 32 lanes 0-7 hold one group, column 8 j + i, and lanes
 // 8-15 the next. Meta fp16 [rows / 4, groups, 8]: four scales, four zeros. A span is a group, or
-// two groups of 32. Activations become 16-bit integers with one scale per group (error 1.5e-5 of
+// two groups of 32. 8-bit codes, less 128, int8 [rows / 4, groups, 4, group], with the same meta,
+// the zeros less 128 too: fp16 holds them finer there. Activations become 16-bit integers with one scale per group (error 1.5e-5 of
 // the group's largest), because integer dot products need half the instructions of fp32 ones;
-// within a group all sums are then exact.
+// within a group all sums are then exact: at most 128 * 128 * 32767, an eighth of it in a lane.
 struct Input {
     const float* x;        // what dense rows read
-    const int16_t* q;      // what 4-bit rows read: x = q * scale
+    const int16_t* q;      // what coded rows read: x = q * scale
     const float *scale, *total;  // per group; total = sum of q
 };
+static bool coded(const Matrix& m) { return m.kind >= INT4; }
+static bool paired(const Matrix& m) { return m.kind == INT4 && m.group == 32; }
 static int64_t groups_of(const Matrix& m) {
     int64_t groups = m.cols / m.group;
-    return m.group == 32 ? (groups + 1) / 2 * 2 : groups;
+    return paired(m) ? (groups + 1) / 2 * 2 : groups;
 }
 static int64_t scratch_of(const Matrix& m) {  // in floats
-    return m.kind == INT4 ? groups_of(m) * (2 + m.group / 2) : 0;
+    return coded(m) ? groups_of(m) * (2 + m.group / 2) : 0;
 }
 static Input prepare(const Matrix& m, const float* x, float* scratch) {
-    if (m.kind != INT4) return {x, nullptr, nullptr, nullptr};
+    if (!coded(m)) return {x, nullptr, nullptr, nullptr};
     int64_t groups = groups_of(m);
     float *scale = scratch, *total = scratch + groups;
     int16_t* q = (int16_t*)(total + groups);
@@ -113,7 +116,7 @@ static Input prepare(const Matrix& m, const float* x, float* scratch) {
         for (int64_t i = 0; i < m.group; i += 8) {
             i32x8 n = (i32x8)(load<f32x8>(p + i) * inverse + 12582912.f) - 0x4B400000;
             sums += n;
-            int64_t at = m.group == 32 ? g / 2 * 64 + i * 2 + g % 2 * 8 : g * m.group + i;
+            int64_t at = paired(m) ? g / 2 * 64 + i * 2 + g % 2 * 8 : g * m.group + i;
             store(q + at, __builtin_convertvector(n, s16x8));
         }
         int32_t t = 0;
@@ -123,7 +126,7 @@ static Input prepare(const Matrix& m, const float* x, float* scratch) {
     }
     return {x, q, scale, total};
 }
-static inline i32x8 dot16(u16x16 codes, const int16_t* x) {  // pairs of products, added
+static inline i32x8 dot16(s16x16 codes, const int16_t* x) {  // pairs of products, added
 #if defined(__AVX2__)
     return (i32x8)_mm256_madd_epi16((__m256i)codes, load<__m256i>(x));
 #else
@@ -134,8 +137,8 @@ static inline i32x8 dot16(u16x16 codes, const int16_t* x) {  // pairs of product
 }
 static inline i32x8 chunk_dot(const uint16_t* codes, const int16_t* x) {
     u16x16 w = load<u16x16>(codes);
-    return (dot16(w & 15, x) + dot16(w >> 4 & 15, x + 16)) +
-           (dot16(w >> 8 & 15, x + 32) + dot16(w >> 12, x + 48));
+    return (dot16((s16x16)(w & 15), x) + dot16((s16x16)(w >> 4 & 15), x + 16)) +
+           (dot16((s16x16)(w >> 8 & 15), x + 32) + dot16((s16x16)(w >> 12), x + 48));
 }
 template <int G>
 static void int4_rows(const Matrix& m, const Input& in, int64_t from, int64_t to, float* y) {
@@ -168,11 +171,49 @@ static void int4_rows(const Matrix& m, const Input& in, int64_t from, int64_t to
         memcpy(y + n, &offset, (m.rows - n < 4 ? m.rows - n : 4) * sizeof(float));
     }
 }
+static inline s16x16 widen(const int8_t* p) {
+#if defined(__AVX2__)
+    return (s16x16)_mm256_cvtepi8_epi16(load<__m128i>(p));
+#else
+    return __builtin_convertvector(load<s8x16>(p), s16x16);
+#endif
+}
+template <int G>
+static void int8_rows(const Matrix& m, const Input& in, int64_t from, int64_t to, float* y) {
+    int64_t groups = m.cols / G;
+    for (int64_t n = from; n < to; n += 4) {
+        const int8_t* codes = (const int8_t*)m.weight + n * m.cols;
+        const half* meta = (const half*)m.meta + n * groups * 2;
+        f32x8 acc[4] = {};
+        f32x4 offset = {};
+        for (int64_t g = 0; g < groups; g++, codes += 4 * G, meta += 8) {
+            for (int i = 0; i < 4 * G; i += 64) __builtin_prefetch(codes + i + 4096);
+            float sz[8];
+            store(sz, widen(meta));
+            f32x4 scale = load<f32x4>(sz) * in.scale[g];
+            offset += scale * (load<f32x4>(sz + 4) * in.total[g]);
+            i32x8 d[4] = {};
+            for (int i = 0; i < G; i += 16)
+#pragma GCC unroll 4
+                for (int r = 0; r < 4; r++)
+                    d[r] += dot16(widen(codes + r * G + i), in.q + g * G + i);
+#pragma GCC unroll 4
+            for (int r = 0; r < 4; r++)
+                acc[r] += scale[r] * __builtin_convertvector(d[r], f32x8);
+        }
+        offset = sum4(acc) - offset;
+        memcpy(y + n, &offset, (m.rows - n < 4 ? m.rows - n : 4) * sizeof(float));
+    }
+}
 static void rows(const Matrix& m, const Input& in, int64_t from, int64_t to, float* y) {
     switch (m.kind) {
         case FP16: return dense_rows((const half*)m.weight, m.cols, in.x, from, to, y);
         case BF16: return dense_rows((const bhalf*)m.weight, m.cols, in.x, from, to, y);
         case FP32: return dense_rows((const float*)m.weight, m.cols, in.x, from, to, y);
+        case INT8:
+            if (m.group == 32) return int8_rows<32>(m, in, from, to, y);
+            if (m.group == 64) return int8_rows<64>(m, in, from, to, y);
+            return int8_rows<128>(m, in, from, to, y);
         default:
             if (m.group == 32) return int4_rows<32>(m, in, from, to, y);
             if (m.group == 64) return int4_rows<64>(m, in, from, to, y);

@@ -37,7 +37,10 @@ def pinned(shape: Any, layers: int, vocab: int, *others: Any, **more: Any) -> Ke
         names = "native-bf16", "native-int4"
     except KernelUnavailable:
         names = "torch-bf16", DEQUANTISED
-    return KernelPlan(torch.bfloat16, *(dict.fromkeys(sizes, name) for name in names), {})
+    dense, coded = names
+    return KernelPlan(
+        torch.bfloat16, dict.fromkeys(sizes, dense), {(4, *size): coded for size in sizes}, {}
+    )
 
 
 def filled(maker: Any, size: tuple[int, int], random: torch.Generator) -> Tensor:

@@ -72,6 +72,18 @@ def test_quantised_river_equals_the_slow_reference(tiny, seed):
     assert (forced.logits - logits).abs().max() < 2e-4
 
 
+@pytest.mark.few
+def test_a_river_of_8_bits_equals_the_slow_reference(tiny):
+    reference = MixedReference(tiny.reference, QuantSpec(bits=8))
+    schedule = random_schedule(5, tiny.config.layers)
+    expected, logits = reference.greedy(tiny.prompt, schedule)
+    settings = {"exit": "schedule", "options": {"exit_layers": schedule}}
+    forced = river_core.teacher_forced(tiny.load(bits=8), tiny.prompt, expected, **settings)
+    assert (forced.logits - logits).abs().max() < 2e-4
+    coarse = river_core.teacher_forced(tiny.load(bits=4), tiny.prompt, expected, **settings)
+    assert (coarse.logits - logits).abs().max() > 1e-2
+
+
 def test_the_quantised_river_is_not_the_backbone(tiny):
     """The slow reference can fail: with exits it differs from the backbone's own logits."""
     reference = MixedReference(tiny.reference, QuantSpec())

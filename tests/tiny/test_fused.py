@@ -13,7 +13,7 @@ from river_core.execution import open_execution
 from river_core.execution.eager import EagerExecution
 from river_core.execution.fused import FusedExecution, can_fuse
 from river_core.kernels.micro import random_matrix
-from river_core.kernels.native import NativeDense, NativeInt4
+from river_core.kernels.native import NativeDense, NativeInt4, NativeInt8
 from river_core.kernels.native_library import load_library
 from river_core.layer import LayerWeights
 from river_core.model import RiverModel
@@ -28,13 +28,17 @@ def native_or_skip():
 
 
 def fusable(model: RiverModel, dtype: torch.dtype) -> RiverModel:
-    """The model with native kernels in every place: dense backbone and head, int4 river."""
+    """The model with native kernels in every place: dense backbone and head, a coded river.
+
+    Of both widths: 8 bits in the feed-forward, 4 elsewhere.
+    """
 
     def layer(weights: LayerWeights, coded: bool) -> LayerWeights:
         made = {}
         for name, linear in weights.linears.items():
             dense = NativeDense(linear.dense().to(dtype))
-            made[name] = NativeInt4(random_matrix(linear.shape, 64, 1)) if coded else dense
+            kind, bits = (NativeInt8, 8) if name in ("gate_up", "down") else (NativeInt4, 4)
+            made[name] = kind(random_matrix(linear.shape, 64, 1, bits)) if coded else dense
         return replace(weights, **made)
 
     shape = model.shape

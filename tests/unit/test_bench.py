@@ -145,7 +145,7 @@ def report() -> bench_report.Report:
     plan = KernelPlan(
         torch.float16,
         {(6, 4): "native-fp16"},
-        {(6, 4): "aten-int4"},
+        {(4, 6, 4): "aten-int4"},
         {"torch-fp16 6x4": 9.0, "native-fp16 6x4": 7.0, "aten-int4 6x4": 3.0},
     )
     return bench_report.Report(head, three_rows(), bench.kernel_times(plan))

@@ -48,7 +48,7 @@ def test_an_apple_gpu_runs_plain_torch() -> None:
     chooser = Chooser(torch.device("mps"))
     assert chooser._dtypes("auto") == ["fp16"]
     assert chooser._dtypes("bfloat16") == ["bf16"]
-    assert chooser._int4((64, 64)) == {DEQUANTISED: 0.0}
+    assert chooser._coded((4, 64, 64)) == chooser._coded((8, 64, 64)) == {DEQUANTISED: 0.0}
     assert any("dequantised" in note for note in chooser._notes)
 
 

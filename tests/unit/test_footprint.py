@@ -49,6 +49,7 @@ FULL = full_quantization(Layout())
         (True, {}, 2, 4, 64),
         (False, {}, 3, 4, 32),
         (False, {"qkv_bias": True, "qk_norm": True}, 2, 4, 128),
+        (True, {}, 3, 8, 64),
         (True, {}, 2, 16, 64),
     ],
 )
@@ -239,7 +240,7 @@ def test_bits_per_weight() -> None:
     assert bits_per_weight(QuantSpec()) == 4.5
     assert bits_per_weight(QuantSpec(), 0) == 4.0
     assert bits_per_weight(QuantSpec(), 32) == 5.0
-    assert bits_per_weight(QuantSpec(group_size=32)) == 5.0
+    assert bits_per_weight(QuantSpec(bits=8)) == 8.5
     assert bits_per_weight(QuantSpec(bits=16), 32) == 16.0
     with pytest.raises(SettingsError, match="metadata_bits is 8"):
         bits_per_weight(QuantSpec(), 8)

@@ -9,7 +9,7 @@ import torch
 
 from river_core.errors import KernelUnavailable
 from river_core.kernels.base import Linear, QuantMatrix
-from river_core.kernels.choose import DEQUANTISED, Chooser, _pick
+from river_core.kernels.choose import DEQUANTISED, Chooser, _pick, kind_of
 from river_core.kernels.micro import random_matrix, verify
 from river_core.kernels.reference import ReferenceDense
 from river_core.kernels.torch_dense import MkldnnDense, TorchDense
@@ -80,18 +80,23 @@ def test_a_kernel_that_is_wrong_is_not_used():
 
 
 SHAPES = {(64, 64): 2, (192, 64): 1}
+CODED = {(bits, *shape): uses for bits in (4, 8) for shape, uses in SHAPES.items()}
 
 
 def test_the_choice_is_stored_and_recalled(tmp_path):
     store = tmp_path / "kernels.json"
-    first = Chooser(CPU, 64, store).plan(SHAPES, SHAPES, "auto")
-    assert Chooser(CPU, 64, store).plan(SHAPES, SHAPES, "auto") == first
+    first = Chooser(CPU, 64, store).plan(SHAPES, CODED, "auto")
+    assert Chooser(CPU, 64, store).plan(SHAPES, CODED, "auto") == first
     rows = json.loads(store.read_text())
     assert all(row["choice"] in row["microseconds"] for row in rows.values())
     for shape in SHAPES:
         dense = first.make_dense(torch.randn(shape))
         assert dense.name == first.dense[shape]
-        assert first.make_int4(random_matrix(shape, 64, 1)).name == first.int4[shape] != DEQUANTISED
+        for bits in (4, 8):  # in one plan: a river may have both
+            coded = first.make_coded(random_matrix(shape, 64, 1, bits))
+            assert coded.name == first.coded[bits, *shape] != DEQUANTISED
+            assert first.shown()[f"{shape[0]}x{shape[1]} int{bits}"] == coded.name
+            assert kind_of(coded.name) == f"int{bits}"
 
 
 def test_a_stored_choice_holds_within_ten_per_cent(tmp_path):
@@ -109,10 +114,17 @@ def test_a_damaged_store_is_measured_again(tmp_path):
 
 
 def test_fp32_is_exact_and_dequantised(tmp_path):
-    plan = Chooser(CPU, 64, None).plan(SHAPES, SHAPES, "float32")
-    assert set(plan.int4.values()) == {DEQUANTISED}
-    matrix = random_matrix((64, 64), 64, 5)
-    assert torch.equal(plan.make_int4(matrix).dense(), matrix.dense())
+    plan = Chooser(CPU, 64, None).plan(SHAPES, CODED, "float32")
+    assert set(plan.coded.values()) == {DEQUANTISED}
+    for bits in (4, 8):
+        matrix = random_matrix((64, 64), 64, 5, bits)
+        assert torch.equal(plan.make_coded(matrix).dense(), matrix.dense())
+
+
+def test_a_plan_measures_only_the_code_bits_that_are_wanted():
+    plan = Chooser(CPU, 64, None).plan(SHAPES, {(8, 64, 64): 1}, "float16")
+    assert list(plan.coded) == [(8, 64, 64)]
+    assert not any("int4" in name for name in plan.microseconds)
 
 
 def test_fused_kernels_win_unless_they_cost_much():

@@ -13,7 +13,7 @@ from river_core.kernels.native_library import NativeLibrary
 from river_core.sampling import describe, greedy
 from tests.unit.test_native_kernels import (  # noqa: F401 (fixtures)
     CAPACITY,
-    INT4_ERROR,
+    CODED_ERROR,
     _one_thread,
     fused,
     library,
@@ -21,7 +21,7 @@ from tests.unit.test_native_kernels import (  # noqa: F401 (fixtures)
     rope,
 )
 
-KINDS = ["fp32", "bf16", "int4-64"]
+KINDS = ["fp32", "bf16", "int4-64", "int8-64"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,7 +81,7 @@ def test_missing_rows_are_never_read(library: NativeLibrary, kind: str, seen: li
         packed[:, : len(seen)] = side[:, seen]
     expected = h.clone()
     dense.run(dense.bank([layer], [packed_k], [packed_v]), expected, len(seen), 0, 1)
-    assert torch.allclose(found, expected, atol=1e-5 if kind == "fp32" else INT4_ERROR)
+    assert torch.allclose(found, expected, atol=1e-5 if kind == "fp32" else CODED_ERROR)
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 127, 128, 129, 1000, 49152])

@@ -55,7 +55,7 @@ def test_bad_decode_settings(bad):
     "bad",
     [
         {"bits": 5},
-        {"bits": 8},
+        {"bits": 6},
         {"bits": True},
         {"group_size": 48},
         {"method": "best"},
