@@ -88,7 +88,10 @@ def _scaled(layer: Any, config: Any, random: torch.Generator, values: bool) -> d
         if name.endswith(".weight") and name.split(".")[-2] in (*LINEARS, *FUSED)
     }
     four = hasattr(layer, "pre_feedforward_layernorm")
-    before = ("input_layernorm", "pre_feedforward_layernorm" if four else "post_attention_layernorm")
+    before = (
+        "input_layernorm",
+        "pre_feedforward_layernorm" if four else "post_attention_layernorm",
+    )
     for name in before:
         s, more = scales(config.hidden_size), float("gemma" in config.model_type)
         found[name] = (getattr(layer, name).weight.detach() + more) / s - more
