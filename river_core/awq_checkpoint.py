@@ -147,13 +147,15 @@ class AwqCheckpoint:
 def rescaled(own: Tensor, twin: Tensor) -> bool:
     """Whether rows of `twin` [N, K] are those of `own` times factors, apart from rounding.
 
-    Rounding moves a row's best factor by about its relative error over the root of K.
+    Rounding moves a row's best factor by about its relative error over the root of K. Rows count
+    by their size: one of nearly zeros has any factor.
     """
     ratio = row_ratios(own, twin)
     noise = (twin / ratio.unsqueeze(1) - own).norm() / own.norm()
     if not noise < OTHER_MODEL:  # not rows of the same matrix at all
         return False
-    away = (ratio - 1).square().mean().sqrt()
+    size = own.square().sum(1)
+    away = ((ratio - 1).square() * size).sum().div(size.sum()).sqrt()
     return bool(away > RESCALED + 3 * noise / own.shape[1] ** 0.5)
 
 

@@ -79,8 +79,8 @@ class QuantSpec:
         name = options.get("checkpoint")
         if len(options) != 1 or not isinstance(name, str) or not name or self.bits != 4:
             raise SettingsError(
-                f"options are {options!r}; method 'awq' takes only 'checkpoint', the name or "
-                "folder of an AWQ checkpoint, with 4 bits."
+                f"options are {options!r}; with method 'awq' and 4 bits use only 'checkpoint', "
+                "the hub id or folder of an AWQ checkpoint."
             )
         object.__setattr__(self, "options", dict(options))
 

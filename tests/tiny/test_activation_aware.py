@@ -13,10 +13,15 @@ import torch
 import river_core
 from river_core import loading
 from river_core.activation_aware import NORMS
-from river_core.errors import ModelUnavailable, SettingsError
+from river_core.errors import KernelUnavailable, ModelUnavailable, SettingsError
+from river_core.execution.eager import EagerExecution
+from river_core.execution.fused import FusedExecution, can_fuse
+from river_core.kernels.native_library import load_library
+from river_core.layer import LayerWeights
 from river_core.settings import QuantSpec
 from tests.tiny.awq_checkpoints import OwnNormsReference
 from tests.tiny.resident import QUIET, ids, shown
+from tests.tiny.test_fused import fusable, run
 from tests.tiny.tiny_models import FEW
 
 AWQ = QuantSpec(4, 64, "awq")
@@ -178,3 +183,25 @@ def test_a_model_without_a_tokenizer_is_refused(one_tiny, tmp_path, monkeypatch)
 
 def test_the_few_have_every_kind_of_norm() -> None:
     assert {"gemma3", "olmo2", "qwen2-windows"} <= set(FEW)
+
+
+def test_fused_steps_take_each_banks_own_norms(one_tiny):
+    """The C++ steps equal eager torch where the twins' norms are not the backbone's."""
+    try:
+        load_library()
+    except KernelUnavailable as reason:
+        pytest.skip(str(reason))
+    model = fusable(one_tiny.load(bits=4), torch.float32)
+    model.river[1:] = [_other_norms(weights) for weights in model.river[1:]]
+    assert can_fuse(model)
+    with torch.inference_mode():
+        rows, exits = [(7 * n + 3) % model.vocab for n in range(7)], [1, 3, 2]
+        fused = run(FusedExecution(model), model, rows, exits)
+        eager = run(EagerExecution(model), model, rows, exits)
+    for (_, x), (_, y) in zip(fused, eager, strict=True):
+        assert (x - y).norm() / y.norm() < 1e-4
+
+
+def _other_norms(weights: Any) -> Any:
+    changed = {name: weights.small[name].roll(1) * 1.5 for name in NORMS.values()}
+    return LayerWeights.of(weights.linears, weights.small | changed)
