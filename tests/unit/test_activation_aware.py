@@ -14,8 +14,11 @@ from river_core.activation_aware import (
     scaled_layer,
 )
 from river_core.errors import ModelUnavailable, RiverError, SettingsError
+from river_core.footprint import Layout, footprint
 from river_core.quantize import RiverFile, quantize
+from river_core.random_model import random_model
 from river_core.settings import QuantSpec
+from tests.unit.test_footprint import TINY
 
 N, K = 96, 192
 
@@ -155,3 +158,16 @@ def test_other_methods_have_no_vectors(weight: Tensor, tmp_path) -> None:
     file.save({"qkv": quantize(weight, QuantSpec(method="rtn"))})
     assert b"vectors" not in file.path.read_bytes()
     assert RiverFile.of(tmp_path, "abc", QuantSpec(method="rtn")).load() and file.vectors == {}
+
+
+@pytest.mark.parametrize("resident", [1, 2, None])
+def test_norms_of_the_twins_own_are_weighed(resident: int | None) -> None:
+    """Twice where both banks have the layer, once where its backbone layer is away."""
+    river, keep = QuantSpec(method="awq"), {"resident_layers": resident, "capacity": 96}
+    made = random_model(TINY, dtype="bfloat16", river=river, **keep).memory()  # type: ignore[arg-type]
+    size = footprint(TINY, Layout(river, 2, resident), tokens=96)
+    assert size.parts == made
+    plain = footprint(TINY, Layout(QuantSpec(), 2, resident), tokens=96)
+    both = (TINY.layers if resident is None else resident) - 1
+    assert size.norms - plain.norms == 4 * 2 * TINY.block.hidden * both
+    assert size.total - plain.total == size.norms - plain.norms

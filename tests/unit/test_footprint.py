@@ -65,21 +65,6 @@ def test_parts_are_those_of_a_made_models_ledger(
     assert size.total == sum(ledger.values())
 
 
-@pytest.mark.parametrize("resident", [1, 2, None])
-def test_twins_with_norms_of_their_own_are_weighed(resident: int | None) -> None:
-    """Twice where both banks have the layer, once where its backbone layer is away."""
-    river, shared = QuantSpec(method="awq"), QuantSpec()
-    made = random_model(
-        TINY, dtype="bfloat16", river=river, resident_layers=resident, capacity=96
-    ).memory()
-    size = footprint(TINY, Layout(river, 2, resident), tokens=96)
-    assert size.parts == made
-    plain = footprint(TINY, Layout(shared, 2, resident), tokens=96)
-    both = (TINY.layers if resident is None else resident) - 1
-    assert size.norms - plain.norms == 4 * 2 * TINY.block.hidden * both
-    assert size.total - plain.total == size.norms - plain.norms
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_parameters_are_what_the_bytes_stand_for(tied: bool) -> None:
     spec = replace(TINY, tied=tied)
