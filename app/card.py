@@ -34,7 +34,9 @@ def _river(quant: QuantSpec) -> str:
     """The quantization back end, in words."""
     if quant.bits == 16:
         return say("bar.river_whole")
-    names = {"method": quant.method.upper(), "bits": quant.bits, "group": quant.group_size}
+    named = quant.method.upper()
+    method = named if quant.checkpoint is None else f"{named} checkpoint {quant.checkpoint}"
+    names = {"method": method, "bits": quant.bits, "group": quant.group_size}
     return say("bar.river_coded", **names)
 
 

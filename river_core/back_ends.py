@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from . import back_end_speed
+from .activation_aware import in_backbone_units
 from .cells import Setting, Study, quality_rows
 from .errors import SettingsError
 from .footprint import bits_per_weight
@@ -28,7 +29,7 @@ from .thresholds import resolved
 
 EXIT_LAYERS = (2, 4, 8)
 SPECS = (
-    *(QuantSpec(4, 64, method) for method in ("rtn", "hqq", "gptq")),
+    *(QuantSpec(4, 64, method) for method in ("rtn", "hqq", "gptq", "awq")),
     *(QuantSpec(3, 64, method) for method in ("hqq", "gptq")),
     *(QuantSpec(2, 64, method) for method in ("hqq", "gptq")),
 )
@@ -116,10 +117,12 @@ def made(model: RiverModel, prompt: str, tokens: int) -> dict[str, Any]:
 
 def _weight_error(model: RiverModel, layer: int) -> float:
     """Frobenius norm of the error of all four linears over that of the weights."""
-    own, twin = model.layer(layer).linears, model.twin(layer).linears
-    pairs = [(own[name].dense(), twin[name].dense()) for name in own]
-    lost = sum(float((a - b).square().sum()) for a, b in pairs)
-    return math.sqrt(lost / sum(float(a.square().sum()) for a, _ in pairs))
+    own, twin = model.layer(layer), model.twin(layer)
+    a, b = ({n: f.dense() for n, f in side.linears.items()} for side in (own, twin))
+    if model.info.quant.own_norms:
+        b = in_backbone_units(a, own.small, b, twin.small)
+    lost = sum(float((a[name] - b[name]).square().sum()) for name in a)
+    return math.sqrt(lost / sum(float(w.square().sum()) for w in a.values()))
 
 
 def table(file: Lines, specs: Sequence[QuantSpec]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .activation_aware import NORMS, scaled_layer
+from .awq_checkpoint import AwqCheckpoint
 from .checkpoint import PARTS, Checkpoint
 from .errors import ModelUnavailable
 from .input_moments import TEXT, InputMoments
-from .kernels.base import Linear
+from .kernels.base import Linear, QuantMatrix
 from .kernels.choose import KernelPlan
 from .kernels.native import on_large_pages
 from .kernels.torch_dense import TorchDense
@@ -38,7 +40,8 @@ class Banks:
 
     `devices` has one per layer; `open_text` starts the bundled text before layer 1, for methods
     that look at inputs. `digests` has a layer's own hash, `chain` that of all up to it;
-    `seconds` is what making the river's codes took, now or when they were stored.
+    `seconds` is what making the river's codes took, now or when they were stored. `awq` is the
+    checkpoint that the river's codes come from, where they are not made here.
     """
 
     checkpoint: Checkpoint
@@ -49,9 +52,11 @@ class Banks:
     folder: Path
     progress: Progress
     open_text: Callable[[], InputMoments]
+    awq: AwqCheckpoint | None = None
     shelf: Shelf = field(default_factory=Shelf)
     digests: dict[int, str] = field(default_factory=dict)
     chain: dict[int, str] = field(default_factory=dict)
+    norms: dict[int, str] = field(default_factory=dict)  # hashes, where twins have their own
     seconds: float = 0.0
     _text: InputMoments | None = None
 
@@ -71,16 +76,12 @@ class Banks:
             self.digests[layer] = _feed(hashlib.sha256(), joined)
             self.chain[layer] = whole.hexdigest()
             own = twin = None
-            small = {
-                n: t.to(self.devices[layer - 1]) for n, t in self.checkpoint.small(layer).items()
-            }
+            small = self._small(layer)
             if layer <= resident or self._identical:
                 own = LayerWeights.of(self._dense(layer, joined), small)
             del joined  # before the quantizer asks for room of its own
             if layer >= self.settings.entry_layer:
-                twin = (
-                    own if self._identical else LayerWeights.of(self._coded(layer, stored), small)
-                )
+                twin = own if self._identical else self._twin(layer, stored, small)
             backbone.append(own if layer <= resident else None)
             river.append(twin)
         return backbone, river, whole.hexdigest()
@@ -88,22 +89,28 @@ class Banks:
     def twin(self, layer: int, own: LayerWeights) -> LayerWeights:
         """The twin of 1-based `layer`, read again, with the norms and biases of `own`.
 
-        HQQ changes none of those. Raises ModelUnavailable where the files are gone or changed.
+        Or with norms of its own, where the method folds scales into them. Raises ModelUnavailable
+        where the files are gone or changed.
         """
         if self._identical:
             return own
-        return own.with_linears(self._coded(layer, self._again(layer)[0]))
+        return self._twin(layer, self._again(layer)[0], own.small)
 
     def restore(self, layer: int, twin: LayerWeights) -> LayerWeights:
         """Backbone layer `layer`, off the shelf or read again, with its twin's norms and biases.
 
-        Raises ModelUnavailable where the files are gone or changed.
+        Norms that the twin does not share are read again. Raises ModelUnavailable where the files
+        are gone or changed.
         """
         if self._identical:
             return twin
         kept = self.shelf.find(layer)
         matrices = self._again(layer)[1] if kept is None else kept
-        return twin.with_linears(self._dense(layer, matrices))
+        small = twin.small
+        if self.settings.river.own_norms:
+            again = self._small(layer)
+            small |= {name: again[name] for name in NORMS.values() if name in again}
+        return LayerWeights.of(self._dense(layer, matrices), small)
 
     @property
     def _identical(self) -> bool:
@@ -114,11 +121,24 @@ class Banks:
         stored = _stored(self.checkpoint, layer)
         joined = _joined(stored)
         if _feed(hashlib.sha256(), joined) != self.digests[layer]:
-            raise ModelUnavailable(
-                f"layer {layer} in {self.checkpoint.weights.folder} is not what was loaded from "
-                "there, so it cannot be read again; load the model anew."
-            )
+            raise self._changed(layer)
         return stored, joined
+
+    def _small(self, layer: int) -> dict[str, Tensor]:
+        """A layer's norms and biases on its device; ModelUnavailable if norms changed."""
+        small = self.checkpoint.small(layer)
+        if self.settings.river.own_norms:
+            own = {name: small[name] for name in NORMS.values() if name in small}
+            digest = _feed(hashlib.sha256(), own)
+            if self.norms.setdefault(layer, digest) != digest:
+                raise self._changed(layer)
+        return {name: t.to(self.devices[layer - 1]) for name, t in small.items()}
+
+    def _changed(self, layer: int) -> ModelUnavailable:
+        return ModelUnavailable(
+            f"layer {layer} in {self.checkpoint.weights.folder} is not what was loaded from there, "
+            "so it cannot be read again; load the model anew."
+        )
 
     def _dense(self, layer: int, matrices: Mapping[str, Tensor]) -> dict[str, Linear]:
         """A backbone layer's linears on its device from its fused matrices."""
@@ -129,17 +149,32 @@ class Banks:
         on_large_pages(list(linears.values()))
         return linears
 
-    def _coded(self, layer: int, stored: Stored) -> dict[str, Linear]:
-        """The linears of a layer's twin.
+    def _twin(self, layer: int, stored: Stored, small: Mapping[str, Tensor]) -> LayerWeights:
+        """A layer's twin; `small` are the backbone's norms and biases, most of which it shares."""
+        device = self.devices[layer - 1]
+        if self.awq is None:
+            matrices, divisors = self._codes(layer, stored, small)
+            norms = {name: small[name] / by.to(device) for name, by in divisors.items()}
+        else:
+            here = {name: t.cpu() for name, t in small.items()}
+            matrices, read = self.awq.layer(layer, _joined(stored), here)
+            norms = {name: t.to(device) for name, t in read.items()}
+        linears = {f: self.plan.make_coded(matrices[f].to(device)) for f in PARTS}
+        on_large_pages(list(linears.values()))
+        return LayerWeights.of(linears, {**small, **norms})
 
-        Its codes lie in a file per layer, named by the layer's weights, or by those of all layers
+    def _codes(
+        self, layer: int, stored: Stored, norms: Collection[str]
+    ) -> tuple[dict[str, QuantMatrix], dict[str, Tensor]]:
+        """The codes of a layer's twin, and what its norms are divided by, of those it has.
+
+        They lie in a file per layer, named by the layer's weights, or by those of all layers
         up to it and the text where the method looks at its inputs; without one they are made.
         """
         spec = self.settings.river
         digest = self.digests[layer]
         if spec.needs_inputs:
             digest = hashlib.sha256(f"{self.chain[layer]} {TEXT}".encode()).hexdigest()
-        device = self.devices[layer - 1]
         file = RiverFile.of(self.folder, digest, spec)
         if file.exists():
             matrices = file.load()
@@ -148,15 +183,19 @@ class Banks:
             self.progress(text, (layer - 1) / self.layers)
             start = time.perf_counter()
             moments = self._moments(layer) if spec.needs_inputs else {}
-            matrices = {
-                fused: quantize_fused(parts, spec, moments.get(fused))
-                for fused, parts in stored.items()
-            }
-            file.save(matrices, time.perf_counter() - start)
+            vectors: dict[str, Tensor] = {}
+            if spec.method == "awq":
+                sizes = (spec.group_size, spec.top)
+                made = scaled_layer(_joined(stored), moments, norms, *sizes)
+                matrices, vectors = made.matrices, made.divisors
+            else:
+                matrices = {
+                    fused: quantize_fused(parts, spec, moments.get(fused))
+                    for fused, parts in stored.items()
+                }
+            file.save(matrices, time.perf_counter() - start, vectors)
         self.seconds += file.seconds
-        linears = {f: self.plan.make_coded(matrices[f].to(device)) for f in PARTS}
-        on_large_pages(list(linears.values()))
-        return linears
+        return matrices, file.vectors
 
     def _moments(self, layer: int) -> dict[str, Tensor]:
         """Second moments of the inputs of 1-based `layer`; the text catches up, layer by layer."""

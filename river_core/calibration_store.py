@@ -106,7 +106,7 @@ class CalibrationFile:
     """
 
     def __init__(self, folder: Path, fingerprint: str, spec: QuantSpec, entry_layer: int) -> None:
-        name = f"{fingerprint[:20]}-{spec.label}-from{entry_layer}.calibration.json"
+        name = f"{fingerprint[:20]}-{spec.stem}-from{entry_layer}.calibration.json"
         self.path = folder / name
         self._key = {
             "format": FORMAT,

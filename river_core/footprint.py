@@ -1,7 +1,8 @@
 """Bytes of a model that is not loaded, by part, from its sizes alone (method.md 2.6).
 
 The same parts as `RiverModel.memory()` and the same rules: 16-bit weights, fp32 norms that both
-banks share, one KV cache for both. Knows nothing of files and allocates nothing.
+banks share (twins of "awq" have their own), one KV cache for both. Knows nothing of files and
+allocates nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 
+from .activation_aware import NORMS
 from .errors import SettingsError
 from .layer import BlockShape
 from .quantize import check_group
@@ -98,13 +100,14 @@ def footprint(spec: ShapeSpec, layout: Layout = BACKBONE, *, tokens: int = 0) ->
     resident, twins, bits = _banks(spec, layout)
     block, layer = spec.block, layer_weights(spec.block)
     vocabulary = spec.vocab * block.hidden
+    more = (resident + twins - spec.layers) * _own_norms(block, layout.river)  # beside the layer's
     head = 0 if spec.tied else vocabulary * DENSE_BYTES
     return Footprint(
         embedding=vocabulary * DENSE_BYTES,
         head=round(vocabulary * bits / 8) if layout.quantized_head else head,
         backbone=resident * layer * DENSE_BYTES,
         river=round(twins * layer * bits / 8),
-        norms=_FP32_BYTES * (spec.layers * _small(block) + block.hidden),
+        norms=_FP32_BYTES * (spec.layers * _small(block) + block.hidden + more),
         kv=tokens * kv_bytes(spec),
         buffers=tokens * 2 * block.head_dim * _FP32_BYTES,  # RoPE: cosines and sines
     )
@@ -130,6 +133,13 @@ def parameters(spec: ShapeSpec) -> int:
 def _small(block: BlockShape) -> int:
     """Values in a layer's norms and biases."""
     return sum(math.prod(size) for size in block.vectors.values())
+
+
+def _own_norms(block: BlockShape, quant: QuantSpec | None) -> int:
+    """Values of norms that a twin does not share with its backbone layer."""
+    if quant is None or not quant.own_norms:
+        return 0
+    return sum(math.prod(block.vectors.get(name, (0,))) for name in NORMS.values())
 
 
 def _banks(spec: ShapeSpec, layout: Layout) -> tuple[int, int, float]:

@@ -37,7 +37,8 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; ModelUnavailable where there is none that can be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -59,7 +60,7 @@ def read_config(folder: Path) -> PretrainedConfig:
     Raises ModelUnavailable (missing or damaged file) and UnsupportedModel (family, quantised
     weights).
     """
-    raw = _read_json(folder / "config.json")
+    raw = read_json(folder / "config.json")
     check_family(raw)
     check_storage(raw.get("quantization_config"))
     from huggingface_hub.errors import StrictDataclassError
@@ -93,7 +94,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     Raises ModelUnavailable (files missing or damaged) and UnsupportedModel (own code).
     """
     settings = folder / "tokenizer_config.json"
-    if settings.is_file() and _read_json(settings).get("auto_map"):
+    if settings.is_file() and read_json(settings).get("auto_map"):
         raise UnsupportedModel(
             "this model's tokenizer brings its own code (auto_map), which River never runs; choose "
             "a model without it."
@@ -124,7 +125,7 @@ def eos_ids(
     sources: list[object] = []
     generation = folder / "generation_config.json"
     if generation.is_file():
-        sources.append(_read_json(generation).get("eos_token_id"))
+        sources.append(read_json(generation).get("eos_token_id"))
     sources += [getattr(config, "eos_token_id", None), getattr(tokenizer, "eos_token_id", None)]
     found: dict[int, None] = {}
     for source in sources:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .awq_checkpoint import AwqCheckpoint
 from .banks import Banks
 from .banks import fingerprint as fingerprint_of
 from .cache import SharedCache
@@ -88,7 +89,17 @@ class _Loader:
         order = rotary_order(self.config)
         weights = Weights(source.folder)
         self.checkpoint = Checkpoint(weights, self.family, self.shape, self.vocab, order)
+        self.awq = self._awq(progress)
         self._note_options()
+
+    def _awq(self, progress: Progress) -> AwqCheckpoint | None:
+        """The AWQ checkpoint that the river is taken from, where the settings name one."""
+        spec = self.settings.river
+        if spec.checkpoint is None:
+            return None
+        found = resolve(spec.checkpoint, progress=progress)
+        self.notes.append(f"the river is the AWQ checkpoint {spec.checkpoint}, {found.origin}.")
+        return AwqCheckpoint.open(spec.checkpoint, found.folder, self.checkpoint, spec)
 
     def _note_options(self) -> None:
         """Say what runs slower, and what of the model is not used."""
@@ -139,6 +150,7 @@ class _Loader:
             self.rivers,
             self.progress,
             lambda: self._text(tokenizer, embedding),
+            self.awq,
         )
         backbone, river, fingerprint = banks.build(resident)
         final_norm = self.checkpoint.final_norm().to(self.device)

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .activation_aware import clipped
 from .errors import ModelUnavailable, SettingsError
 from .kernels.base import QuantMatrix
 from .second_order import Compensation
@@ -44,15 +45,20 @@ def quantize(
 
     In blocks of rows of at most BLOCK numbers: the groups lie along the rows, so a block only
     decides by itself when a solver has done enough, and its many temporaries stay small.
-    `moments` fp32 [K, K], the mean of x x^T over inputs x, is what method "gptq" needs. Raises
-    SettingsError where the group does not divide K or the moments are missing.
+    `moments` fp32 [K, K], the mean of x x^T over inputs x, is what methods "gptq" and "awq" need; a
+    matrix alone has no scales of "awq", only its ranges. Raises SettingsError where the group does
+    not divide K or the moments are missing.
     """
     check_group(spec, name, weight.shape[1])
     rows = max(1, BLOCK // weight.shape[1])
     blocks = [block.detach().float().cpu() for block in weight.split(rows)]
-    if spec.method == "gptq":
-        if moments is None:
-            raise SettingsError("method 'gptq' needs inputs; load a model that has a tokenizer.")
+    if spec.needs_inputs and moments is None:
+        raise SettingsError(
+            f"method {spec.method!r} needs inputs; load a model that has a tokenizer."
+        )
+    if spec.method == "awq" and moments is not None:
+        return QuantMatrix.cat([clipped(b, moments, spec.group_size, spec.top) for b in blocks])
+    if spec.method == "gptq" and moments is not None:
         solver = Compensation(moments, spec.group_size, spec.top)
         return QuantMatrix.cat([solver.solve(block) for block in blocks])
     solve = {"hqq": _hqq, "rtn": _round_to_nearest}[spec.method]
@@ -110,14 +116,16 @@ class RiverFile:
 
     `fingerprint` identifies the 16-bit weights; a file made from other weights or settings is
     refused with ModelUnavailable. Codes of 4 bits lie two in a byte; files from before there were
-    others do not say which they have. Writing is atomic: a broken write leaves no file. `seconds`
-    is what it took to make the codes, once they are loaded or saved.
+    others do not say which they have. Writing is atomic: a broken write leaves no file. Once loaded
+    or saved, `seconds` is what it took to make the codes and `vectors` what lies beside them: what
+    norms are divided by (fp32, by name), under a method that does so.
     """
 
     seconds = 0.0
 
     def __init__(self, path: Path, fingerprint: str, spec: QuantSpec) -> None:
         self.path = path
+        self.vectors: dict[str, Tensor] = {}
         self._meta = {"format": FORMAT, "weights": fingerprint, "spec": spec.label}
 
     @classmethod
@@ -145,14 +153,21 @@ class RiverFile:
                 groups = json.loads(meta["groups"])
                 self.seconds = float(meta["seconds"])
                 bits = json.loads(meta.get("code_bits", "{}"))
+                names = json.loads(meta.get("vectors", "[]"))
+                self.vectors = {name: file.get_tensor(f"{name}.vector") for name in names}
                 return {n: _read(file, n, group, bits.get(n, 4)) for n, group in groups.items()}
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise ModelUnavailable(
                 f"{self.path} is damaged ({error}); delete it and it will be built again."
             ) from error
 
-    def save(self, matrices: Mapping[str, QuantMatrix], seconds: float = 0.0) -> None:
-        """Write `matrices`, replacing what is there in one step."""
+    def save(
+        self,
+        matrices: Mapping[str, QuantMatrix],
+        seconds: float = 0.0,
+        vectors: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Write `matrices` and `vectors`, replacing what is there in one step."""
         from safetensors.torch import save_file
 
         tensors: dict[str, Tensor] = {}
@@ -163,9 +178,12 @@ class RiverFile:
         groups = json.dumps({name: m.group_size for name, m in matrices.items()})
         bits = json.dumps({name: m.code_bits for name, m in matrices.items()})
         more = {"groups": groups, "code_bits": bits, "seconds": repr(seconds)}
+        if vectors:
+            tensors |= {f"{name}.vector": t.contiguous() for name, t in vectors.items()}
+            more["vectors"] = json.dumps(list(vectors))
         with atomic_file(self.path) as temporary:
             save_file(tensors, temporary, metadata=self._meta | more)
-        self.seconds = seconds
+        self.seconds, self.vectors = seconds, dict(vectors or {})
 
 
 def _packed(matrix: QuantMatrix) -> Tensor:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .activation_aware import NORMS
 from .block import Rope
 from .cache import SharedCache
 from .errors import SettingsError
@@ -185,6 +186,8 @@ class _Maker:
             if layer <= resident or self._identical:
                 own = LayerWeights.of(self._dense(layer), small)
             if layer >= settings.entry_layer:
+                if settings.river.own_norms:
+                    small |= {name: small[name].clone() for name in NORMS.values() if name in small}
                 twin = own if self._identical else LayerWeights.of(self._coded(layer), small)
             backbone.append(own if layer <= resident else None)
             river.append(twin)

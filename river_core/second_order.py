@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .errors import RiverError
-from .kernels.base import QuantMatrix
+from .kernels.base import QuantMatrix, code_bits
 
 DAMP = 0.01  # of the mean second moment, added to all
 BLOCK = 128  # columns between two updates of all that follow
@@ -45,8 +45,8 @@ class Compensation:
         parts = zip(*(t.split(rows) for t in (weight, codes, scale, zero)), strict=True)
         fitted = [refit(w, self.moments, q, s, z) for w, q, s, z in parts]
         scale, zero = (torch.cat(side) for side in zip(*fitted, strict=True))
-        code_bits = 4 if self.top < 16 else 8
-        return QuantMatrix(codes.to(torch.uint8), scale, zero, self.group, code_bits)
+        found = codes.to(torch.uint8)
+        return QuantMatrix(found, scale, zero, self.group, code_bits(self.top))
 
 
 def _damped(moments: Tensor) -> Tensor:

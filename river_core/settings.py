@@ -6,6 +6,7 @@ policy table checks their names and values (policies.py).
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ PREFILLS = ("exit", "full")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 GROUP_SIZES = (32, 64, 128)
-METHODS = ("hqq", "rtn", "gptq")
+METHODS = ("hqq", "rtn", "gptq", "awq")
 
 
 def _is_int(value: object) -> bool:
@@ -47,7 +48,10 @@ class QuantSpec:
     `bits=16` is the identical river: an unquantised twin (design property 2); group size and method
     then have no effect. Codes of 2, 3 or 4 bits are all stored in 4, those of 8 in 8, in groups of
     `group_size` along the columns. `method`: "hqq" (method.md 3.13), "rtn" (round to nearest, the
-    control), "gptq" (second-order error compensation, with the inputs that a bundled text gives).
+    control), "gptq" (second-order error compensation, with the inputs that a bundled text gives),
+    "awq" (activation-aware scales, with the same inputs; its twins have norms of their own). With
+    `options={"checkpoint": name}` an AWQ checkpoint of the same model is the river: a folder or a
+    hub id.
     """
 
     bits: int = 4
@@ -66,21 +70,38 @@ class QuantSpec:
             raise SettingsError(f"group_size is {self.group_size!r}; use one of {sizes}.")
         _one_of("method", self.method, METHODS)
         if not isinstance(self.options, Mapping) or self.options:
+            self._check_options()
+
+    def _check_options(self) -> None:
+        options = self.options
+        if self.method != "awq" or not isinstance(options, Mapping):
+            raise SettingsError(f"method {self.method!r} takes no options, but got {options!r}.")
+        name = options.get("checkpoint")
+        if len(options) != 1 or not isinstance(name, str) or not name or self.bits != 4:
             raise SettingsError(
-                f"method {self.method!r} takes no options, but got {self.options!r}."
+                f"options are {options!r}; with method 'awq' and 4 bits use only 'checkpoint', "
+                "the hub id or folder of an AWQ checkpoint."
             )
+        object.__setattr__(self, "options", dict(options))
 
     @classmethod
     def parse(cls, label: str) -> QuantSpec:
-        """The spec of a label such as ``gptq-4bit-g64`` or ``16bit``; SettingsError for others."""
+        """The spec of a label such as ``gptq-4bit-g64``, ``16bit`` or ``awq-4bit-g128:NAME``.
+
+        ``awq:NAME`` is short for the last one. Raises SettingsError for others.
+        """
         if label == "16bit":
             return cls(bits=16)
-        found = re.fullmatch(r"([a-z]+)-(\d+)bit-g(\d+)", label)
+        if label.startswith("awq:"):
+            return cls(4, 128, "awq", {"checkpoint": label.removeprefix("awq:")})
+        found = re.fullmatch(r"([a-z]+)-(\d+)bit-g(\d+)(?::(.+))?", label)
         if found is None:
             raise SettingsError(
-                f"river is {label!r}; use method, bits and group size, such as 'gptq-4bit-g64'."
+                f"river is {label!r}; use method, bits and group size, such as 'gptq-4bit-g64', "
+                "or 'awq:' with the folder or hub id of an AWQ checkpoint."
             )
-        return cls(int(found[2]), int(found[3]), found[1])
+        options = {} if found[4] is None else {"checkpoint": found[4]}
+        return cls(int(found[2]), int(found[3]), found[1], options)
 
     @property
     def top(self) -> int:
@@ -95,12 +116,33 @@ class QuantSpec:
     @property
     def needs_inputs(self) -> bool:
         """Whether the method looks at what goes into a matrix, not only at its numbers."""
-        return self.bits != 16 and self.method == "gptq"
+        made_here = self.method == "gptq" or (self.method == "awq" and self.checkpoint is None)
+        return self.bits != 16 and made_here
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Name or folder of the AWQ checkpoint that is the river; None where it is made here."""
+        name: str | None = self.options.get("checkpoint")
+        return name
+
+    @property
+    def own_norms(self) -> bool:
+        """Whether a twin has norms of its own: scales of its inputs are folded into them."""
+        return self.bits != 16 and self.method == "awq"
 
     @property
     def label(self) -> str:
-        """Short text for headers and file names, such as ``hqq-4bit-g64``."""
-        return "16bit" if self.bits == 16 else f"{self.method}-{self.bits}bit-g{self.group_size}"
+        """Short text for headers, such as ``hqq-4bit-g64``, with the name of a checkpoint."""
+        if self.bits == 16:
+            return "16bit"
+        coded = f"{self.method}-{self.bits}bit-g{self.group_size}"
+        return coded if self.checkpoint is None else f"{coded}:{self.checkpoint}"
+
+    @property
+    def stem(self) -> str:
+        """The label as part of a file's name: a checkpoint's becomes a hash."""
+        coded, _, name = self.label.partition(":")
+        return f"{coded}-{hashlib.sha256(name.encode()).hexdigest()[:12]}" if name else coded
 
 
 @dataclass(frozen=True)

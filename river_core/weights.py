@@ -34,17 +34,26 @@ class Weights:
 
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor `name`, which must have `shape`; ModelUnavailable otherwise."""
+        tensor = self._checked(name, shape)
+        return self._scaled(name, tensor) if tensor.dtype.itemsize == 1 else tensor
+
+    def _checked(self, name: str, shape: tuple[int, ...], *, integers: bool = False) -> Tensor:
+        """The tensor `name` as it is stored."""
         if name not in self._files:
             raise ModelUnavailable(
                 f"the weights in {self.folder} lack {name}; download the model again."
             )
         tensor = _read(self._files[name], name)
-        if tuple(tensor.shape) != shape or not tensor.dtype.is_floating_point:
+        if tuple(tensor.shape) != shape or tensor.dtype.is_floating_point == integers:
             raise ModelUnavailable(
                 f"{name} in {self.folder} is {tensor.dtype} {list(tensor.shape)}, but the "
                 f"configuration asks for {list(shape)}; the folder mixes two models."
             )
-        return self._scaled(name, tensor) if tensor.dtype.itemsize == 1 else tensor
+        return tensor
+
+    def integers(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor `name` of whole numbers, which must have `shape`; else ModelUnavailable."""
+        return self._checked(name, shape, integers=True)
 
     def _scaled(self, name: str, tensor: Tensor) -> Tensor:
         """An FP8 matrix [N, K] in bf16, times its scale: one number or a grid of equal blocks.

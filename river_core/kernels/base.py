@@ -13,6 +13,11 @@ import torch
 from torch import Tensor
 
 
+def code_bits(top: int) -> int:
+    """What codes 0..`top` are stored in: 4 bits or 8."""
+    return 4 if top < 16 else 8
+
+
 @dataclass(frozen=True)
 class QuantMatrix:
     """A matrix as a quantizer made it: W[n, k] = (codes[n, k] - zero[n, g]) * scale[n, g].

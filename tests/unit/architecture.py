@@ -36,7 +36,7 @@ _CORE: Rows = (
     ("layer.py", "block.py"),
     (
         *(
-            "second_order.py",
+            *("second_order.py", "activation_aware.py"),
             "quantize.py",
             "weights.py",
             "calibration_store.py",
@@ -51,7 +51,8 @@ _CORE: Rows = (
         *("model_store.py", "folders.py"),
         *("gguf_architectures.py", "gguf_reader.py", "gguf_metadata.py"),
         *("gguf_tokenizers.py", "gguf_files.py"),
-        *("hub_files.py", "pip_wheels.py", "packaged.py", "sources.py", "banks.py"),
+        *("hub_files.py", "pip_wheels.py", "packaged.py", "sources.py"),
+        *("awq_checkpoint.py", "banks.py"),
         *("loading.py", "inventory.py"),
         *("exits.py", "fills.py", "policies.py", "planning.py", "prompts.py"),
     ),

@@ -41,6 +41,21 @@ def test_without_a_calibration_the_page_says_how_to_get_one(load):
     assert "python -m river_core calibrate" in card.advice
 
 
+@pytest.mark.parametrize(
+    ("quant", "text"),
+    [
+        (QuantSpec(), "river: HQQ, 4 bits, groups of 64"),
+        (QuantSpec(4, 64, "awq"), "river: AWQ, 4 bits, groups of 64"),
+        (QuantSpec.parse("awq:a/b"), "river: AWQ checkpoint a/b, 4 bits, groups of 128"),
+        (QuantSpec(16), "river: 16 bits, the backbone's own weights"),
+    ],
+)
+def test_the_back_end_is_named(quant, text):
+    made = model(lambda: MADE)
+    made.info.quant = quant
+    assert model_card(made).river == text
+
+
 def test_a_damaged_calibration_is_named():
     def load():
         raise RecordError("x.json is damaged; run calibrate again.")

@@ -60,6 +60,13 @@ def test_bad_decode_settings(bad):
         {"group_size": 48},
         {"method": "best"},
         {"options": {"a": 1}},
+        {"options": {"checkpoint": "x"}},
+        {"options": {"checkpoint": "x"}, "method": "gptq"},
+        {"options": {"checkpoint": ""}, "method": "awq"},
+        {"options": {"checkpoint": 3}, "method": "awq"},
+        {"options": {"checkpoint": "x", "a": 1}, "method": "awq"},
+        {"options": {"checkpoint": "x"}, "method": "awq", "bits": 3},
+        {"options": ["checkpoint"], "method": "awq"},
     ],
     ids=str,
 )
@@ -106,12 +113,20 @@ def test_every_error_is_a_river_error():
     assert issubclass(SettingsError, ValueError)
 
 
-@pytest.mark.parametrize("spec", [QuantSpec(), QuantSpec(3, 32, "gptq"), QuantSpec(bits=16)])
+SPECS = [
+    *(QuantSpec(), QuantSpec(3, 32, "gptq"), QuantSpec(bits=16), QuantSpec(4, 64, "awq")),
+    *(QuantSpec(4, 128, "awq", {"checkpoint": name}) for name in ("owner/name@main", "./a b:c")),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
 def test_a_label_is_read_back(spec: QuantSpec) -> None:
     assert QuantSpec.parse(spec.label) == spec
 
 
-@pytest.mark.parametrize("label", ["", "gptq", "gptq-4bit", "best-4bit-g64", "hqq-5bit-g64", "4"])
+@pytest.mark.parametrize(
+    "label", ["", "gptq", "gptq-4bit", "best-4bit-g64", "hqq-5bit-g64", "4", "awq:"]
+)
 def test_other_labels_are_refused(label: str) -> None:
     with pytest.raises(SettingsError, match=r"use|choose"):
         QuantSpec.parse(label)
