@@ -30,8 +30,7 @@ from .thresholds import resolved
 EXIT_LAYERS = (2, 4, 8)
 SPECS = (
     *(QuantSpec(4, 64, method) for method in ("rtn", "hqq", "gptq", "awq")),
-    *(QuantSpec(3, 64, method) for method in ("hqq", "gptq")),
-    *(QuantSpec(2, 64, method) for method in ("hqq", "gptq")),
+    *(QuantSpec(bits, 64, method) for bits in (8, 3, 2) for method in ("hqq", "gptq")),
 )
 MADE, THRESHOLD = "made", "threshold"
 

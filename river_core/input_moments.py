@@ -7,9 +7,10 @@ block, not how layers are read or quantised.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,23 +20,32 @@ from .cache import Rows, SharedCache
 from .errors import RiverError
 from .kernels.base import Linear
 from .layer import BlockShape, LayerWeights
+from .text import chat_ids, raw_ids
 
-TEXT = "text-1"  # counts up with the bundled text, so that rivers made with another are not read
-TOKENS = 4096  # at most, of the text
+TEXT = "text-2"  # counts up with the bundled text, so that rivers made with another are not read
+TOKENS = 3072  # at most, of the text
 SEQUENCE = 256  # tokens that see each other
+ROWS = 1024  # inputs that are multiplied at once
 
 
-def bundled_text() -> list[str]:
-    """Prompts of ours with answers that SmolLM2 gave through this engine."""
+def bundled_text() -> list[tuple[str, str]]:
+    """Prompts of ours with the answers that SmolLM2 gave through this engine."""
     text = files("river_core").joinpath("data/activations.json").read_text(encoding="utf-8")
-    return [f"{p['prompt']}\n\n{p['text']}" for p in json.loads(text)["passages"]]
+    return [(p["prompt"], p["text"]) for p in json.loads(text)["passages"]]
 
 
-def sequences(encode: Callable[[str], list[int]]) -> list[list[int]]:
-    """The bundled text as token ids, cut to sequences."""
+def sequences(tokenizer: Any) -> list[list[int]]:
+    """The bundled text as token ids, cut to sequences.
+
+    As the model sees a chat where its tokenizer has a template, else as plain text.
+    """
     found: list[list[int]] = []
-    for passage in bundled_text():
-        ids = encode(passage)
+    for prompt, answer in bundled_text():
+        if tokenizer.chat_template:
+            start = chat_ids(tokenizer, [{"role": "user", "content": prompt}])
+            ids = [*start, *tokenizer(answer, add_special_tokens=False)["input_ids"]]
+        else:
+            ids = list(raw_ids(tokenizer, f"{prompt}\n\n{answer}"))
         found += [ids[n : n + SEQUENCE] for n in range(0, len(ids), SEQUENCE)]
     kept, total = [], 0
     for ids in found:
@@ -50,20 +60,31 @@ class _Tap:
 
     def __init__(self, inner: Linear) -> None:
         self.name, self.bits, self.shape = inner.name, inner.bits, inner.shape
-        self._inner, self._rows = inner, 0
+        self._inner, self._count = inner, 0
+        self._held: list[Tensor] = []
         self._sum: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        product = x.t() @ x
-        self._sum = product if self._sum is None else self._sum.add_(product)
-        self._rows += x.shape[0]
+        self._held.append(x)
+        if sum(len(held) for held in self._held) >= ROWS:
+            self._add()
         return self._inner(x)
+
+    def _add(self) -> None:
+        rows = torch.cat(self._held)
+        self._held = []
+        self._count += len(rows)
+        if self._sum is None:
+            self._sum = torch.zeros(rows.shape[1], rows.shape[1], device=rows.device)
+        self._sum.addmm_(rows.t(), rows)
 
     def moments(self) -> Tensor:
         """The mean of x x^T so far, fp32 [K, K]."""
+        if self._held:
+            self._add()
         if self._sum is None:
             raise RiverError(f"nothing went through the linear {self.shape}.")
-        return self._sum / self._rows
+        return self._sum / self._count
 
     def dense(self) -> Tensor:
         """As the linear's own."""

@@ -188,7 +188,7 @@ class _Loader:
                 "one has no tokenizer; use method 'hqq'."
             )
         scale = self.shape.hidden**0.5 if self.family.scaled_embedding else 1.0
-        ids = sequences(tokenizer.encode)
+        ids = sequences(tokenizer)
         streams = [embedding[torch.tensor(s, device=self.device)].float() * scale for s in ids]
         return InputMoments(self.shapes, self.ropes, streams)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from .errors import SettingsError
 from .model import RiverModel
+from .text import chat_ids, raw_ids
 
 Prompt = str | Sequence[Mapping[str, str]] | Sequence[int]
 
@@ -23,8 +24,8 @@ def encode(model: RiverModel, prompt: Prompt, chat: bool) -> tuple[tuple[int, ..
             raise SettingsError("the prompt is empty; type a question or some text.")
         tokenizer = _tokenizer(model)
         if chat and tokenizer.chat_template:
-            return _chat(tokenizer, [{"role": "user", "content": prompt}]), True
-        return _raw(tokenizer, prompt), False
+            return chat_ids(tokenizer, [{"role": "user", "content": prompt}]), True
+        return raw_ids(tokenizer, prompt), False
     if isinstance(prompt, Sequence) and not isinstance(prompt, bytes) and len(prompt):
         if all(isinstance(item, Mapping) for item in prompt):
             return _messages(model, prompt), True  # type: ignore[arg-type]
@@ -64,24 +65,4 @@ def _messages(model: RiverModel, messages: Sequence[Mapping[str, str]]) -> tuple
     tokenizer = _tokenizer(model)
     if not tokenizer.chat_template:
         raise SettingsError("this model has no chat template; give the prompt as a string.")
-    return _chat(tokenizer, [dict(message) for message in messages])
-
-
-def _chat(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[int, ...]:
-    from jinja2 import TemplateError
-
-    try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except TemplateError as error:
-        raise SettingsError(
-            f"the model's chat template refuses these messages: {error}."
-        ) from error
-    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def _raw(tokenizer: Any, text: str) -> tuple[int, ...]:
-    ids: list[int] = tokenizer(text)["input_ids"]
-    bos = tokenizer.bos_token_id
-    while len(ids) > 1 and bos is not None and ids[0] == bos and ids[1] == bos:
-        ids = ids[1:]
-    return tuple(ids)
+    return chat_ids(tokenizer, [dict(message) for message in messages])

@@ -1,4 +1,4 @@
-"""Token ids to shown text, byte-correct while streaming, and back from prompts to ids.
+"""Token ids to shown text, byte-correct while streaming, and from text and messages to ids.
 
 Works on any tokenizer object with `decode`, `convert_ids_to_tokens`; imports none. What is shown
 is always a prefix of the final decode: bytes of an incomplete character and the possible start of
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from .errors import SettingsError
+
 REPLACEMENT = "\ufffd"
 
 
@@ -21,6 +23,31 @@ def decode(tokenizer: Any, ids: Sequence[int]) -> str:
     return str(
         tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     )
+
+
+def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[int, ...]:
+    """Ids of messages in the model's chat template, up to where the answer begins.
+
+    Raises SettingsError where the template refuses them.
+    """
+    from jinja2 import TemplateError
+
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except TemplateError as error:
+        raise SettingsError(
+            f"the model's chat template refuses these messages: {error}."
+        ) from error
+    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def raw_ids(tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Ids of plain text with at most one beginning-of-sequence token."""
+    ids: list[int] = tokenizer(text)["input_ids"]
+    bos = tokenizer.bos_token_id
+    while len(ids) > 1 and bos is not None and ids[0] == bos and ids[1] == bos:
+        ids = ids[1:]
+    return tuple(ids)
 
 
 class TextStream:

@@ -28,17 +28,25 @@ GPTQ = QuantSpec(method="gptq")
 class Words:
     """A tokenizer of a kind: a word is a number below the vocabulary's size."""
 
-    def __init__(self, vocab: int) -> None:
-        self.vocab = vocab
+    def __init__(self, vocab: int, chat_template: str | None = None) -> None:
+        self.vocab, self.chat_template = vocab, chat_template
 
-    def encode(self, text: str) -> list[int]:
-        return [sum(map(ord, word)) % self.vocab for word in text.split()]
+    bos_token_id = None
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [sum(map(ord, word)) % self.vocab for word in text.split()]}
+
+    def apply_chat_template(self, messages: Any, tokenize: bool, **_: Any) -> str:
+        return "user " + messages[0]["content"] + " assistant"
 
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Load a tiny model with that tokenizer and a text of two passages."""
-    text = ["the river runs past the old mill and the green hills " * 4, "one two three " * 9]
+    text = [
+        ("the river runs past", "the old mill and the green hills " * 4),
+        ("one two", "three " * 20),
+    ]
     monkeypatch.setattr("river_core.input_moments.bundled_text", lambda: text)
 
     def get(tiny: Any, **settings: Any) -> Any:
@@ -66,7 +74,7 @@ def test_moments_are_those_of_transformers(tiny, load, monkeypatch):
     monkeypatch.setattr(banks, "quantize_fused", spy)
     monkeypatch.setenv("RIVER_CACHE", str(tiny.folder / "fresh"))
     load(tiny)
-    ids = sequences(Words(tiny.config.vocab).encode)
+    ids = sequences(Words(tiny.config.vocab))
     inputs: dict[tuple[int, str], list[torch.Tensor]] = {}
     hooks = []
     for n, layer in enumerate(tiny.reference.model.layers, 1):
@@ -135,15 +143,45 @@ def test_a_model_without_a_tokenizer_is_refused(one_tiny, tmp_path, monkeypatch)
         river_core.load(one_tiny.folder, river=GPTQ)
 
 
+def test_a_chat_template_is_used_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("river_core.input_moments.bundled_text", lambda: [("a b", "c")])
+    ids = [Words(500)(word)["input_ids"][0] for word in ("user", "a", "b", "assistant", "c")]
+    assert sequences(Words(500, "a template")) == [ids]
+    assert sequences(Words(500)) == [[ids[1], ids[2], ids[4]]]
+
+
+class Characters(Words):
+    """A character is a number."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": list(range(len(text)))}
+
+
+# A word of each report prompt that says what it is about; none of them is in the text.
+SUBJECTS = ("rain", "lighthouse", "bottle", "virus", "bacteri", "soup", "python", "roman", "train ")
+
+
+def test_the_bundled_text_shares_no_subject_with_the_reports_prompts() -> None:
+    from river_core.sweep import bundled_prompts
+
+    for subject in SUBJECTS:
+        assert any(subject in f"{prompt} ".lower() for prompt in bundled_prompts()), subject
+        for prompt, _ in bundled_text():
+            assert f" {subject}" not in f" {prompt}".lower(), (subject, prompt)
+
+
 def test_the_bundled_text() -> None:
     """Prompts of ours and what the packaged model answered; none is a report's prompt."""
     from river_core.sweep import bundled_prompts
 
     text = bundled_text()
-    assert len(text) >= 30 and all(passage.strip() for passage in text)
-    assert not {p.split("\n")[0] for p in text} & set(bundled_prompts())
+    assert len(text) >= 60 and all(p.strip() and answer.strip() for p, answer in text)
+    assert not {prompt for prompt, _ in text} & set(bundled_prompts())
     path = Path(river_core.__file__).parent / "data" / "activations.json"
     assert "SmolLM2-135M-Instruct" in json.loads(path.read_text(encoding="utf-8"))["about"]
-    ids = sequences(lambda passage: list(range(len(passage))))
+    ids = sequences(Characters())
     assert TOKENS <= sum(map(len, ids)) < TOKENS + SEQUENCE
     assert max(map(len, ids)) <= SEQUENCE

@@ -36,7 +36,7 @@ _CORE: Rows = (
     ("layer.py", "block.py"),
     (
         *(
-            *("second_order.py", "activation_aware.py"),
+            *("group_fit.py", "second_order.py", "activation_aware.py"),
             "quantize.py",
             "weights.py",
             "calibration_store.py",
