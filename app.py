@@ -25,8 +25,8 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
     parser.add_argument(
         "--river",
-        default="hqq-4bit-g64",
-        help="how the river is stored, such as gptq-4bit-g64 (default: %(default)s)",
+        default=None,
+        help="how the river is stored, such as hqq-4bit-g64 (default: gptq-4bit-g64)",
     )
     return parser.parse_args(arguments)
 
@@ -35,7 +35,8 @@ def main() -> None:
     """Serve the page at once and load the model meanwhile."""
     chosen = options()
     try:
-        runner = Runner(chosen.model, chosen.device, QuantSpec.parse(chosen.river))
+        river = None if chosen.river is None else QuantSpec.parse(chosen.river)
+        runner = Runner(chosen.model, chosen.device, river)
     except RiverError as error:
         sys.exit(f"river: {error}")
     page = build(runner)

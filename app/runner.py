@@ -69,7 +69,7 @@ class Runner:
         engine: Any = river_core,
     ) -> None:
         self._engine, self._name = engine, name
-        self._settings = {"device": device, "river": river or QuantSpec()}
+        self._settings = {"device": device, "river": river}
         self._model: Any = None
         self._card = ModelCard("loading", say("model.loading"), name)
         self._worker = ThreadPoolExecutor(1, "river")

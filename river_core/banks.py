@@ -186,7 +186,8 @@ class Banks:
             vectors: dict[str, Tensor] = {}
             if spec.method == "awq":
                 sizes = (spec.group_size, spec.top)
-                made = scaled_layer(_joined(stored), moments, norms, *sizes)
+                inputs = {name: seen.cpu() for name, seen in moments.items()}
+                made = scaled_layer(_joined(stored), inputs, norms, *sizes)
                 matrices, vectors = made.matrices, made.divisors
             else:
                 matrices = {
@@ -204,7 +205,7 @@ class Banks:
         found: dict[str, Tensor] = {}
         while self._text.done < layer:
             found = self._text.through(self._plain(self._text.done + 1))
-        return {name: moments.cpu() for name, moments in found.items()}
+        return found
 
     def _plain(self, layer: int) -> LayerWeights:
         """A backbone layer in fp32, read for a look at its inputs."""

@@ -31,7 +31,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="BACK-END",
         help="how the river is stored: method, bits and group, such as gptq-4bit-g64, or "
-        "awq:NAME, an AWQ checkpoint of the model (default hqq-4bit-g64; docs/quantizers.md)",
+        "awq:NAME, an AWQ checkpoint of the model (default gptq-4bit-g64; docs/quantizers.md)",
     )
 
 

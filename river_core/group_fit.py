@@ -112,7 +112,7 @@ def _quadratic(moments: Tensor, codes: Tensor, groups: int) -> Tensor:
     size = k // groups
     q = codes.view(n, groups, size)
     h = moments.view(groups, size, groups, size)
-    found = torch.empty(n, 2, groups, 2, groups)
+    found = torch.empty(n, 2, groups, 2, groups, device=codes.device)
     found[:, 1, :, 1] = h.sum((1, 3))
     across = h.sum(3)
     for g in range(groups):

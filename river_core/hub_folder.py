@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+
 
 @contextmanager
 def _quiet() -> Iterator[None]:
@@ -86,6 +88,11 @@ def _short(error: BaseException) -> str:
     """The first line of an error's text, at most 120 characters, without a final full stop."""
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:120].rstrip(".: ")
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder in hub layout has a tokenizer; it may still be refused."""
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

@@ -6,6 +6,7 @@ configuration means families.py's; nothing here knows of policies.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from .devices import find_device
 from .errors import SettingsError
 from .families import block_shapes, family_of, positions, rope_tables, rotary_order
 from .footprint import Layout
-from .hub_folder import eos_ids, read_config, read_tokenizer
+from .hub_folder import eos_ids, has_tokenizer, read_config, read_tokenizer
 from .input_moments import InputMoments, sequences
 from .kernels.choose import KernelPlan
 from .kernels.pages import together
@@ -33,7 +34,7 @@ from .plan import plan_kernels
 from .quantize import check_group
 from .random_model import ShapeSpec
 from .residency import resident_layers, return_memory
-from .settings import LoadSettings
+from .settings import LoadSettings, QuantSpec
 from .sources import Source, resolve
 from .weights import Weights
 
@@ -41,20 +42,24 @@ DEFAULT_CAPACITY = 4096
 # (hidden, layers, vocabulary) -> default threshold; others take the paper's 0.5 for Llama models.
 # SmolLM2-135M: docs/thresholds.md, Gemma 3 270M: docs/thresholds-gemma3.md
 THRESHOLDS = {(576, 30, 49152): 0.98, (640, 18, 262144): 0.98}
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+DEFAULT_RIVER = QuantSpec(4, 64, "gptq")  # docs/quantizers.md
 
 
 def load(name: str | Path, *, progress: Progress | None = None, **settings: Any) -> RiverModel:
     """Load a model by name, hub id, folder or .gguf file (design.md, Public API).
 
-    Settings are those of LoadSettings. The river is quantised once and kept on disk. Raises
-    SettingsError, UnsupportedModel or KernelUnavailable (all RiverError).
+    Settings are those of LoadSettings; `river` None or left out is DEFAULT_RIVER, or HQQ where the
+    model has no tokenizer. The river is quantised once and kept on disk. Raises SettingsError,
+    UnsupportedModel or KernelUnavailable (all RiverError).
     """
+    chosen = settings.pop("river", None)
     try:
-        checked = LoadSettings(**settings)
+        checked = LoadSettings(**settings, **({} if chosen is None else {"river": chosen}))
     except TypeError as error:
         raise SettingsError(f"load got a setting it does not know ({error}).") from error
     source = resolve(str(name), progress=progress)
+    if chosen is None and has_tokenizer(source.folder):
+        checked = replace(checked, river=DEFAULT_RIVER)
     return _Loader(source, checked, progress or _silent).model()
 
 
@@ -212,7 +217,7 @@ class _Loader:
         return moved
 
     def _tokenizer(self) -> Any:
-        if any((self.source.folder / name).is_file() for name in TOKENIZER_FILES):
+        if has_tokenizer(self.source.folder):
             return read_tokenizer(self.source.folder)
         self.notes.append("no tokenizer: prompts must be token ids, texts show as <id>.")
         return None

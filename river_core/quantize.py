@@ -46,12 +46,13 @@ def quantize(
     In blocks of rows of at most BLOCK numbers: the groups lie along the rows, so a block only
     decides by itself when a solver has done enough, and its many temporaries stay small.
     `moments` fp32 [K, K], the mean of x x^T over inputs x, is what methods "gptq" and "awq" need; a
-    matrix alone has no scales of "awq", only its ranges. Raises SettingsError where the group does
-    not divide K or the moments are missing.
+    matrix alone has no scales of "awq", only its ranges. Solved where the moments are. Raises
+    SettingsError where the group does not divide K or the moments are missing.
     """
     check_group(spec, name, weight.shape[1])
     rows = max(1, BLOCK // weight.shape[1])
-    blocks = [block.detach().float().cpu() for block in weight.split(rows)]
+    device = torch.device("cpu") if moments is None else moments.device
+    blocks = [block.detach().to(device, torch.float32) for block in weight.split(rows)]
     if spec.needs_inputs and moments is None:
         raise SettingsError(
             f"method {spec.method!r} needs inputs; load a model that has a tokenizer."
@@ -60,7 +61,7 @@ def quantize(
         return QuantMatrix.cat([clipped(b, moments, spec.group_size, spec.top) for b in blocks])
     if spec.method == "gptq" and moments is not None:
         solver = Compensation(moments, spec.group_size, spec.top)
-        return QuantMatrix.cat([solver.solve(block) for block in blocks])
+        return QuantMatrix.cat([solver.solve(b).to(torch.device("cpu")) for b in blocks])
     solve = {"hqq": _hqq, "rtn": _round_to_nearest}[spec.method]
     return QuantMatrix.cat([solve(block, spec) for block in blocks])
 

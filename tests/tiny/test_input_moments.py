@@ -137,6 +137,16 @@ def test_full_quantization_builds_the_layers_below(one_tiny, load):
     assert {t.exit_layer for t in run.tokens} == {0}
 
 
+def test_the_default_looks_at_inputs_where_there_is_a_tokenizer(
+    one_tiny, load, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RIVER_CACHE", str(tmp_path))
+    assert river_core.load(one_tiny.folder).info.quant == QuantSpec(method="hqq")
+    monkeypatch.setattr(loading, "has_tokenizer", lambda folder: True)
+    assert load(one_tiny, river=None).info.quant == loading.DEFAULT_RIVER == GPTQ
+    assert load(one_tiny, river=QuantSpec()).info.quant == QuantSpec(method="hqq")
+
+
 def test_a_model_without_a_tokenizer_is_refused(one_tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("RIVER_CACHE", str(tmp_path))
     with pytest.raises(SettingsError, match=r"'gptq' runs a text through .* use method 'hqq'"):
