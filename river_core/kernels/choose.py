@@ -159,6 +159,9 @@ class Chooser:
         exact = dtype == "float32"  # fp32 metadata, no rounding of activations
         found = {s: {DEQUANTISED: 0.0} if exact else self._coded(s) for s in coded}
         names = _pick(found, coded) if found else {}
+        river = sum(uses * found[c][names[c]] for c, uses in coded.items())
+        own = {s: costs[short][s][tables[short][s]] for s in dense}
+        self._notes += slower(river, sum(uses * own.get(c[1:], 0) for c, uses in coded.items()))
         self._store.save()
         notes = tuple(dict.fromkeys(self._notes))
         return KernelPlan(DTYPES[short], tables[short], names, dict(self._microseconds), notes)
@@ -258,6 +261,19 @@ class Chooser:
         entry = {"choice": best, "candidates": names, "microseconds": dict(costs)}
         self._store.rows[full] = entry
         return best
+
+
+def slower(river: float, backbone: float) -> list[str]:
+    """A note where the river's products take longer than the backbone's of the same layers, in us.
+
+    0 means that they were not measured: a dequantised river runs the backbone's kernels.
+    """
+    if not 0 < backbone < river:
+        return []
+    return [
+        f"the river's products take {river / backbone:.1f} times as long as the backbone's here: "
+        "tokens that leave early save layers, but no time."
+    ]
 
 
 def _pick(costs: Mapping[Key, Mapping[str, float]], uses: Mapping[Key, int]) -> dict[Key, str]:

@@ -17,15 +17,14 @@ NAME = "smollm2-135m-packaged"
 
 @pytest.fixture(scope="session")
 def load_packaged() -> Callable[..., RiverModel]:
-    """Load with a dtype and river bits; remembered."""
-    made: dict[tuple[str, int], RiverModel] = {}
+    """Load with a dtype and a river; remembered. HQQ builds fastest, so most tests take it."""
+    made: dict[tuple[str, str], RiverModel] = {}
 
-    def get(dtype: str = "float32", bits: int = 4) -> RiverModel:
-        key = (dtype, bits)
+    def get(dtype: str = "float32", bits: int = 4, river: str | None = None) -> RiverModel:
+        spec = QuantSpec(bits=bits) if river is None else QuantSpec.parse(river)
+        key = (dtype, spec.label)
         if key not in made:
-            made[key] = river_core.load(
-                NAME, device="cpu", dtype=dtype, river=QuantSpec(bits=bits), capacity=1024
-            )
+            made[key] = river_core.load(NAME, device="cpu", dtype=dtype, river=spec, capacity=1024)
         return made[key]
 
     return get

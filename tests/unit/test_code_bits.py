@@ -21,8 +21,9 @@ from river_core.settings import GROUP_SIZES, METHODS, QuantSpec
 N, K = 48, 384
 SPECS = [QuantSpec(b, g, m) for m in METHODS for b in (2, 3, 4, 8) for g in GROUP_SIZES]
 WEIGHT = torch.randn(N, K, generator=torch.Generator().manual_seed(4)) * 0.05
-KERNEL_ERROR = {"native": 1e-3, "aten": 4e-2, "torch": 1e-3}  # of the quantizer's own product;
-# aten's bf16 zeros, (8 - zero) * scale, are several times as large as a 2-bit code's weights
+KERNEL_ERROR = {"native": 1e-3, "torch": 1e-3}  # of the quantizer's own product
+# aten's zeros are bf16, (8 - zero) * scale: several times as large as the weights of a 2-bit code
+ATEN_ERROR = {2: 4e-2, 3: 2e-2, 4: 1e-2}
 ROUGH = {2: 0.9, 3: 0.4, 4: 0.2, 8: 0.012}  # error of the weights; a quarter step of 8 bits
 
 
@@ -51,9 +52,10 @@ def test_back_end(spec: QuantSpec, tmp_path) -> None:
         if "native" in name and shutil.which("g++") is None:
             continue
         kernel = CODED[name](again)
+        bound = KERNEL_ERROR.get(name.split("-")[0]) or ATEN_ERROR[spec.bits]
         for rows in (1, 3, 16, 20):
             off = (kernel(x[:rows]) - expected[:rows]).norm() / expected[:rows].norm()
-            assert off < KERNEL_ERROR[name.split("-")[0]], (name, rows)
+            assert off < bound, (name, rows)
         assert kernel.bits == spec.code_bits + 32 / spec.group_size
 
 

@@ -241,6 +241,7 @@ def test_bits_per_weight() -> None:
     assert bits_per_weight(QuantSpec(), 0) == 4.0
     assert bits_per_weight(QuantSpec(), 32) == 5.0
     assert bits_per_weight(QuantSpec(bits=8)) == 8.5
+    assert bits_per_weight(QuantSpec(group_size=32)) == 5.0
     assert bits_per_weight(QuantSpec(bits=16), 32) == 16.0
     with pytest.raises(SettingsError, match="metadata_bits is 8"):
         bits_per_weight(QuantSpec(), 8)

@@ -9,7 +9,7 @@ import torch
 
 from river_core.errors import KernelUnavailable
 from river_core.kernels.base import Linear, QuantMatrix
-from river_core.kernels.choose import DEQUANTISED, Chooser, _pick, kind_of
+from river_core.kernels.choose import DEQUANTISED, Chooser, _pick, kind_of, slower
 from river_core.kernels.micro import random_matrix, verify
 from river_core.kernels.reference import ReferenceDense
 from river_core.kernels.torch_dense import MkldnnDense, TorchDense
@@ -132,3 +132,9 @@ def test_fused_kernels_win_unless_they_cost_much():
     assert _pick({(1, 1): row}, {(1, 1): 3}) == {(1, 1): "native-fp16"}
     row = {"torch-fp16": 10.0, "native-fp16": 13.0}
     assert _pick({(1, 1): row}, {(1, 1): 3}) == {(1, 1): "torch-fp16"}
+
+
+def test_a_river_that_is_slower_than_the_backbone_is_said() -> None:
+    assert slower(80.0, 100.0) == slower(0.0, 100.0) == slower(80.0, 0.0) == []
+    (note,) = slower(150.0, 100.0)
+    assert "1.5 times as long" in note and "no time" in note
