@@ -14,11 +14,8 @@ import torch
 import river_core
 from river_core import loading, mixed_river
 from river_core.compare import kl_divergence
-from river_core.errors import KernelUnavailable, ModelUnavailable, SettingsError
-from river_core.execution.eager import EagerExecution
-from river_core.execution.fused import FusedExecution, can_fuse
+from river_core.errors import ModelUnavailable, SettingsError
 from river_core.input_moments import sequences
-from river_core.kernels.native_library import load_library
 from river_core.mixed_bits import SensitivityFile, choose
 from river_core.quantize import quantize
 from river_core.random_model import random_model
@@ -26,7 +23,6 @@ from river_core.sensitivity import SEQUENCES, measure
 from river_core.settings import QuantSpec
 from tests.tiny.slow_layers import FUSED, LINEARS, split
 from tests.tiny.slow_reference import MixedLinear, MixedReference
-from tests.tiny.test_fused import run
 from tests.tiny.test_input_moments import PARTS, Words
 
 MIXED = QuantSpec(4, 64, "hqq", {"budget": 6.0})
@@ -183,22 +179,6 @@ def test_the_ledger_stays_within_the_budget(one_tiny, load, monkeypatch):
         bounds[budget] = stored
         assert {key.split()[-1] for key in model.info.kernels} == {"dense", "int4", "int8"}
     assert bounds[4.5] == 4.5 and bounds[8.5] == 8.5 and bounds[5.5] > 5.0
-
-
-def test_fused_steps_take_layers_of_both_widths(one_tiny, load):
-    try:
-        load_library()
-    except KernelUnavailable as reason:
-        pytest.skip(str(reason))
-    model = load(one_tiny, dtype="float16", capacity=64)
-    if not can_fuse(model):
-        pytest.skip("the micro-test chose other kernels")
-    with torch.inference_mode():
-        rows, exits = [(7 * n + 3) % model.vocab for n in range(7)], [1, 3, 2]
-        fused = run(FusedExecution(model), model, rows, exits)
-        eager = run(EagerExecution(model), model, rows, exits)
-    for a, b in zip(fused, eager, strict=True):
-        assert torch.allclose(a, b, rtol=2e-2, atol=2e-2 * float(b.abs().max()))
 
 
 def test_full_quantization_builds_the_layers_below_in_4_bits(one_tiny, load):

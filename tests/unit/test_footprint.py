@@ -242,8 +242,6 @@ def test_bits_per_weight() -> None:
     assert bits_per_weight(QuantSpec(), 32) == 5.0
     assert bits_per_weight(QuantSpec(bits=8)) == 8.5
     assert bits_per_weight(QuantSpec(bits=16), 32) == 16.0
-    mixed = QuantSpec(options={"budget": 4.6})
-    assert [bits_per_weight(mixed, n) for n in (0, 16, 32)] == pytest.approx([4.1, 4.6, 5.1])
     with pytest.raises(SettingsError, match="metadata_bits is 8"):
         bits_per_weight(QuantSpec(), 8)
 

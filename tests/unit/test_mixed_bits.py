@@ -9,6 +9,7 @@ from itertools import combinations, pairwise
 import pytest
 
 from river_core.errors import ModelUnavailable
+from river_core.footprint import bits_per_weight
 from river_core.mixed_bits import Matrix, Sensitivity, SensitivityFile, choose, mean_bits
 from river_core.settings import QuantSpec
 
@@ -76,6 +77,11 @@ def test_a_budget_that_fits_exactly_is_used_up() -> None:
     assert choose(kl, sizes, 4.6, BITS) == {(2, "down")}
     assert choose(kl, sizes, 8.5, BITS) == sizes.keys()
     assert choose(kl, sizes, 4.5, BITS) == frozenset()
+
+
+def test_without_a_model_the_budget_is_the_bound() -> None:
+    mixed = QuantSpec(options={"budget": 4.6})
+    assert [bits_per_weight(mixed, n) for n in (0, 16, 32)] == pytest.approx([4.1, 4.6, 5.1])
 
 
 # --- the file
