@@ -21,26 +21,32 @@ from river_core.quantize import quantize
 from river_core.random_model import random_model
 from river_core.sensitivity import SEQUENCES, measure
 from river_core.settings import QuantSpec
-from tests.tiny.slow_layers import FUSED, LINEARS, split
+from tests.tiny.slow_layers import split
 from tests.tiny.slow_reference import MixedLinear, MixedReference
 from tests.tiny.test_input_moments import PARTS, Words
 
-MIXED = QuantSpec(4, 64, "hqq", {"budget": 6.0})
+MIXED = QuantSpec(4, 64, "rtn", {"budget": 6.0})
 SCHEDULE = [4, 1, 2, 3, 1, 5, 2]
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
-    """Load a tiny model with a tokenizer of a kind, a short text and an empty cache."""
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache."""
+    monkeypatch.setenv("RIVER_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Load a tiny model with a tokenizer of a kind and a short text."""
     text = [("the river runs past", "the old mill " * 5), ("one two", "three " * 9)]
     monkeypatch.setattr("river_core.input_moments.bundled_text", lambda: text)
-    monkeypatch.setenv("RIVER_CACHE", str(tmp_path / "cache"))
 
-    def get(tiny: Any, budget: float | None = 6.0, words: Any = None, **settings: Any) -> Any:
-        words = words or Words(tiny.config.vocab)
+    def get(tiny: Any, budget: float | None = 6.0, **settings: Any) -> Any:
+        words = Words(tiny.config.vocab)
         monkeypatch.setattr(loading._Loader, "_tokenizer", lambda self: words)
         options = {} if budget is None else {"budget": budget}
-        river = QuantSpec(4, 64, settings.pop("method", "hqq"), options)
+        river = QuantSpec(4, 64, settings.pop("method", "rtn"), options)
         return river_core.load(tiny.folder, **{"river": river, "dtype": "float32"} | settings)
 
     return get
@@ -57,28 +63,35 @@ def raised(model: Any, plain: Any) -> set[tuple[int, str]]:
     }
 
 
+OF_FUSED = {part: name for name, parts in PARTS.items() for part in parts}
+OF_FUSED |= {"k_proj": "qkv", "v_proj": "qkv", "up_proj": "gate_up"}
+
+
+def dequantised(config: Any, name: str, weight: Any, bits: int) -> torch.Tensor:
+    """The twin of a linear of transformers' own, part by part."""
+    parts = split(config, name, weight)
+    return torch.cat([quantize(part, QuantSpec(bits, 64, "rtn")).dense() for part in parts])
+
+
 class ByMatrix(MixedReference):
     """The slow reference with matrices of either width: `finer` has those in 8 bits."""
 
     def __init__(self, model: Any, finer: set[tuple[int, str]]) -> None:
         self.exits: list[int] = []
         self.model = deepcopy(model)
-        fused = {part: name for name, parts in PARTS.items() for part in parts}
-        fused |= {"k_proj": "qkv", "v_proj": "qkv", "up_proj": "gate_up"}
         for n, layer in enumerate(self.model.model.layers, start=1):
             for owner in (layer.self_attn, layer.mlp):
                 for name, own in list(owner.named_children()):
-                    if name in (*LINEARS, *FUSED):
-                        spec = QuantSpec(8 if (n, fused[name]) in finer else 4)
-                        parts = split(self.model.config, name, own.weight)
-                        twin = torch.cat([quantize(part, spec).dense() for part in parts])
+                    if name in OF_FUSED:
+                        bits = 8 if (n, OF_FUSED[name]) in finer else 4
+                        twin = dequantised(self.model.config, name, own.weight, bits)
                         setattr(owner, name, MixedLinear(own, twin, n, self.exits))
 
 
 @pytest.mark.few
 def test_mixed_exits_equal_the_slow_reference(tiny, load):
     """Some matrices in 8 bits, the others in 4, as transformers' layers have them."""
-    model = load(tiny, words=Words(tiny.config.vocab))
+    model = load(tiny)
     finer = raised(model, load(tiny, None))
     assert 0 < len(finer) < 4 * (tiny.config.layers - 1)
     model.tokenizer = None
@@ -105,17 +118,9 @@ def test_what_is_measured_is_what_a_slow_computation_finds(tiny, load):
         layer, kept = tiny.reference.model.layers[n - 1], {}
         for owner in (layer.self_attn, layer.mlp):
             for name, module in owner.named_children():
-                if (
-                    name
-                    in {"qkv": ("q_proj", "k_proj", "v_proj", "qkv_proj")}.get(
-                        fused, {"gate_up": ("gate_proj", "up_proj", "gate_up_proj")}.get(fused, ())
-                    )
-                    or name in PARTS[fused]
-                ):
+                if OF_FUSED.get(name) == fused:
                     kept[module] = module.weight.data
-                    parts = split(tiny.reference.config, name, module.weight.data)
-                    twin = torch.cat([quantize(part, QuantSpec()).dense() for part in parts])
-                    module.weight.data = twin
+                    module.weight.data = dequantised(tiny.reference.config, name, kept[module], 4)
         slow = float(kl_divergence(own, logits()).double().mean())
         for module, weight in kept.items():
             module.weight.data = weight
@@ -124,7 +129,8 @@ def test_what_is_measured_is_what_a_slow_computation_finds(tiny, load):
 
 
 @pytest.mark.parametrize("method", ["hqq", "gptq", "rtn"])
-def test_a_second_load_is_bit_identical_and_does_not_measure(one_tiny, load, monkeypatch, method):
+def test_a_second_load_is_bit_identical(one_tiny, load, fresh, monkeypatch, method):
+    """And does not measure, nor quantise; also where layers are evicted."""
     said: list[str] = []
     first = load(one_tiny, method=method, progress=lambda text, share: said.append(text))
     assert f"measuring layer 3 of {one_tiny.config.layers}: gate_up" in said
@@ -148,7 +154,7 @@ def test_every_budget_and_entry_layer_chooses_by_the_same_numbers(one_tiny, load
     assert first.info.river_seconds > plain.info.river_seconds
     monkeypatch.setattr(mixed_river, "measure", None)
     folder, weights = plain.info.calibration.path.parent, first.info.calibration._key["weights"]
-    file = SensitivityFile(folder, weights, QuantSpec(), mixed_river.MEASURED_ON)
+    file = SensitivityFile(folder, weights, QuantSpec(4, 64, "rtn"), mixed_river.MEASURED_ON)
     kl = file.load().kl
     sizes = {
         m: first.twin(m[0]).linears[m[1]].shape[0] * first.twin(m[0]).linears[m[1]].shape[1]
@@ -192,7 +198,7 @@ def test_full_quantization_builds_the_layers_below_in_4_bits(one_tiny, load):
 # --- refusals
 
 
-def test_what_cannot_be_measured_is_refused(one_tiny, load):
+def test_what_cannot_be_measured_is_refused(one_tiny, load, fresh):
     with pytest.raises(SettingsError, match=r"resident_layers keeps 2; load once without it"):
         load(one_tiny, resident_layers=2)
     model = load(one_tiny)
@@ -202,15 +208,14 @@ def test_what_cannot_be_measured_is_refused(one_tiny, load):
         random_model("tiny", river=MIXED)
 
 
-def test_a_model_without_a_tokenizer_is_refused(one_tiny, monkeypatch, tmp_path):
-    monkeypatch.setenv("RIVER_CACHE", str(tmp_path))
+def test_a_model_without_a_tokenizer_is_refused(one_tiny, fresh):
     with pytest.raises(SettingsError, match="no tokenizer; leave the budget out"):
         river_core.load(one_tiny.folder, river=MIXED)
 
 
-def test_a_damaged_measurement_is_one_sentence(one_tiny, load, tmp_path):
+def test_a_damaged_measurement_is_one_sentence(one_tiny, load, fresh):
     load(one_tiny)
-    (path,) = (tmp_path / "cache" / "rivers").glob("*.sensitivity.json")
+    (path,) = (fresh / "rivers").glob("*.sensitivity.json")
     path.write_text("{", encoding="utf-8")
     with pytest.raises(ModelUnavailable, match=r"damaged .* measured again\.$"):
         load(one_tiny)
