@@ -33,9 +33,7 @@ from .residency import Shelf
 from .settings import LoadSettings, QuantSpec
 
 Stored = Mapping[str, Mapping[str, Tensor]]  # fused linear -> name -> matrix as it is stored
-Made = tuple[
-    dict[str, QuantMatrix], dict[str, Tensor]
-]  # a layer's codes, what norms are divided by
+Made = tuple[dict[str, QuantMatrix], dict[str, Tensor]]  # codes, what norms are divided by
 
 
 @dataclass
