@@ -36,7 +36,8 @@ def _river(quant: QuantSpec) -> str:
         return say("bar.river_whole")
     named = quant.method.upper()
     method = named if quant.checkpoint is None else f"{named} checkpoint {quant.checkpoint}"
-    names = {"method": method, "bits": quant.bits, "group": quant.group_size}
+    bits = quant.bits if quant.budget is None else quant.budget
+    names = {"method": method, "bits": bits, "group": quant.group_size}
     return say("bar.river_coded", **names)
 
 

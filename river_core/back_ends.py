@@ -30,6 +30,7 @@ from .thresholds import resolved
 EXIT_LAYERS = (2, 4, 8)
 SPECS = (
     *(QuantSpec(4, 64, method) for method in ("rtn", "hqq", "gptq", "awq")),
+    QuantSpec(4, 64, "gptq", {"budget": 4.6}),
     *(QuantSpec(bits, 64, method) for bits in (8, 3, 2) for method in ("hqq", "gptq")),
 )
 MADE, THRESHOLD = "made", "threshold"
@@ -106,7 +107,7 @@ def made(model: RiverModel, prompt: str, tokens: int) -> dict[str, Any]:
     found = reference.against(model, **leave.keywords())[1]
     deeper = [cell for cell in found.layers if cell.layer > max(first - 1, min(EXIT_LAYERS))]
     return {
-        "bits": bits_per_weight(model.info.quant),
+        "bits": round(model.info.river_bits or bits_per_weight(model.info.quant), 3),
         "seconds": round(model.info.river_seconds, 1),
         "weight_error": round(fmean(errors), 5),
         "key_cosine": round(fmean(cell.key for cell in deeper), 5),

@@ -26,12 +26,14 @@ from .kernels.choose import KernelPlan
 from .kernels.native import on_large_pages
 from .kernels.torch_dense import TorchDense
 from .layer import LayerWeights
+from .mixed_bits import Matrix
 from .model import Bank, Progress
 from .quantize import RiverFile, quantize_fused
 from .residency import Shelf
-from .settings import LoadSettings
+from .settings import LoadSettings, QuantSpec
 
 Stored = Mapping[str, Mapping[str, Tensor]]  # fused linear -> name -> matrix as it is stored
+Made = tuple[dict[str, QuantMatrix], dict[str, Tensor]]  # codes, what norms are divided by
 
 
 @dataclass
@@ -40,8 +42,8 @@ class Banks:
 
     `devices` has one per layer; `open_text` starts the bundled text before layer 1, for methods
     that look at inputs. `digests` has a layer's own hash, `chain` that of all up to it;
-    `seconds` is what making the river's codes took, now or when they were stored. `awq` is the
-    checkpoint that the river's codes come from, where they are not made here.
+    `raised` are the matrices in 8 bits of a river of mixed precision. `awq` is the checkpoint that
+    the river's codes come from, where they are not made here.
     """
 
     checkpoint: Checkpoint
@@ -57,7 +59,8 @@ class Banks:
     digests: dict[int, str] = field(default_factory=dict)
     chain: dict[int, str] = field(default_factory=dict)
     norms: dict[int, str] = field(default_factory=dict)  # hashes, where twins have their own
-    seconds: float = 0.0
+    raised: Mapping[int, Sequence[str]] = field(default_factory=dict)  # layer -> linears in 8 bits
+    _seconds: dict[Path, float] = field(default_factory=dict)  # by the codes' file
     _text: InputMoments | None = None
 
     def build(self, resident: int) -> tuple[Bank, Bank, str]:
@@ -112,6 +115,23 @@ class Banks:
             small |= {name: again[name] for name in NORMS.values() if name in again}
         return LayerWeights.of(self._dense(layer, matrices), small)
 
+    def raise_to_8(self, chosen: Collection[Matrix], river: Bank) -> None:
+        """Make the layers of `river` that have one of these matrices again, with them in 8 bits.
+
+        Raises ModelUnavailable where the files are gone or changed.
+        """
+        layers = sorted({layer for layer, _ in chosen})
+        self.raised = {n: [f for f in PARTS if (n, f) in chosen] for n in layers}
+        for layer in layers:
+            twin = river[layer - 1]
+            assert twin is not None
+            river[layer - 1] = self.twin(layer, twin)
+
+    @property
+    def seconds(self) -> float:
+        """What making the river's codes took, now or when they were stored."""
+        return sum(self._seconds.values())
+
     @property
     def _identical(self) -> bool:
         return self.settings.river.bits == 16
@@ -154,6 +174,7 @@ class Banks:
         device = self.devices[layer - 1]
         if self.awq is None:
             matrices, divisors = self._codes(layer, stored, small)
+            matrices = matrices | self._finer(layer, stored)
             norms = {name: small[name] / by.to(device) for name, by in divisors.items()}
         else:
             here = {name: t.cpu() for name, t in small.items()}
@@ -163,40 +184,57 @@ class Banks:
         on_large_pages(list(linears.values()))
         return LayerWeights.of(linears, {**small, **norms})
 
-    def _codes(
-        self, layer: int, stored: Stored, norms: Collection[str]
-    ) -> tuple[dict[str, QuantMatrix], dict[str, Tensor]]:
+    def _codes(self, layer: int, stored: Stored, norms: Collection[str]) -> Made:
         """The codes of a layer's twin, and what its norms are divided by, of those it has.
 
         They lie in a file per layer, named by the layer's weights, or by those of all layers
         up to it and the text where the method looks at its inputs; without one they are made.
         """
-        spec = self.settings.river
-        digest = self.digests[layer]
-        if spec.needs_inputs:
-            digest = hashlib.sha256(f"{self.chain[layer]} {TEXT}".encode()).hexdigest()
-        file = RiverFile.of(self.folder, digest, spec)
+        spec = self.settings.river.forms[0]
+
+        def make() -> Made:
+            if spec.method != "awq":
+                return self._quantised(layer, stored, spec), {}
+            sizes = (spec.group_size, spec.top)
+            inputs = {name: seen.cpu() for name, seen in self._moments(layer).items()}
+            made = scaled_layer(_joined(stored), inputs, norms, *sizes)
+            return made.matrices, made.divisors
+
+        return self._kept(layer, RiverFile.of(self.folder, self._key(layer), spec), make)
+
+    def _finer(self, layer: int, stored: Stored) -> dict[str, QuantMatrix]:
+        """A layer's matrices in 8 bits where some are raised; their file is named by which."""
+        names = self.raised.get(layer, ())
+        if not names:
+            return {}
+        spec, parts = self.settings.river.forms[-1], {name: stored[name] for name in names}
+        key = hashlib.sha256(f"{self._key(layer)} {' '.join(names)}".encode()).hexdigest()
+        file = RiverFile.of(self.folder, key, spec)
+        return self._kept(layer, file, lambda: (self._quantised(layer, parts, spec), {}))[0]
+
+    def _key(self, layer: int) -> str:
+        """A hash of what a layer's codes depend on, settings apart."""
+        if not self.settings.river.needs_inputs:
+            return self.digests[layer]
+        return hashlib.sha256(f"{self.chain[layer]} {TEXT}".encode()).hexdigest()
+
+    def _kept(self, layer: int, file: RiverFile, make: Callable[[], Made]) -> Made:
+        """What `file` holds; made and stored where it is not there."""
         if file.exists():
             matrices = file.load()
         else:
             text = f"building the river: layer {layer} of {self.layers}"
             self.progress(text, (layer - 1) / self.layers)
             start = time.perf_counter()
-            moments = self._moments(layer) if spec.needs_inputs else {}
-            vectors: dict[str, Tensor] = {}
-            if spec.method == "awq":
-                sizes = (spec.group_size, spec.top)
-                inputs = {name: seen.cpu() for name, seen in moments.items()}
-                made = scaled_layer(_joined(stored), inputs, norms, *sizes)
-                matrices, vectors = made.matrices, made.divisors
-            else:
-                matrices = {
-                    fused: quantize_fused(parts, spec, moments.get(fused))
-                    for fused, parts in stored.items()
-                }
+            matrices, vectors = make()
             file.save(matrices, time.perf_counter() - start, vectors)
-        self.seconds += file.seconds
+        self._seconds[file.path] = file.seconds
         return matrices, file.vectors
+
+    def _quantised(self, layer: int, stored: Stored, spec: QuantSpec) -> dict[str, QuantMatrix]:
+        """These matrices of a layer by the method of `spec`, "awq" apart."""
+        moments = self._moments(layer) if spec.needs_inputs else {}
+        return {f: quantize_fused(parts, spec, moments.get(f)) for f, parts in stored.items()}
 
     def _moments(self, layer: int) -> dict[str, Tensor]:
         """Second moments of the inputs of 1-based `layer`; the text catches up, layer by layer."""

@@ -15,12 +15,11 @@ from .errors import SettingsError
 from .layer import BlockShape
 from .quantize import check_group
 from .random_model import ShapeSpec
-from .settings import QuantSpec
+from .settings import METADATA_BITS, QuantSpec
 
 GIB = 2**30
 DENSE_BYTES = 2  # per weight of the backbone, the embedding, the head, and per value of the KV
 _FP32_BYTES = 4
-METADATA_BITS = 16  # of a group's scale and of its zero, as every int4 and int8 kernel keeps them
 
 
 @dataclass(frozen=True)
@@ -56,12 +55,15 @@ def bits_per_weight(quant: QuantSpec, metadata_bits: int = METADATA_BITS) -> flo
 
     4 bits at group 64: 4.5 with 16-bit metadata, which the int4 kernels keep (fp16 in ours, bf16
     in torch's); 5.0 with 32, as in the river's file on disk; 4.0 with 0, the paper's table. Shorter
-    codes lie in 4 bits; 8 bits at group 64 are 8.5.
+    codes lie in 4 bits; 8 bits at group 64 are 8.5. Of mixed precision its budget, the most that it
+    stores; `ModelInfo.river_bits` has what a loaded one does.
     """
     if metadata_bits not in (0, 16, 32):
         raise SettingsError(f"metadata_bits is {metadata_bits!r}; use 0, 16 or 32.")
     if quant.bits == 16:
         return 16.0
+    if quant.budget is not None:
+        return quant.budget + 2 * (metadata_bits - METADATA_BITS) / quant.group_size
     return quant.code_bits + 2 * metadata_bits / quant.group_size
 
 

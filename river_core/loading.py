@@ -28,6 +28,7 @@ from .hub_folder import eos_ids, has_tokenizer, read_config, read_tokenizer
 from .input_moments import InputMoments, sequences
 from .kernels.choose import KernelPlan
 from .kernels.pages import together
+from .mixed_river import raise_bits
 from .model import ModelInfo, Progress, RiverModel
 from .placement import free_gpus, placement_of
 from .plan import plan_kernels
@@ -181,6 +182,8 @@ class _Loader:
             placement=placement,
             embedding_scale=self.shape.hidden**0.5 if self.family.scaled_embedding else 1.0,
         )
+        if self.settings.river.budget is not None:
+            raise_bits(model, banks, fingerprint)
         return_memory(self.device)
         self.progress("ready", 1.0)
         return model

@@ -81,7 +81,7 @@ def _pairs(own: Sequence[Row]) -> Iterator[tuple[str, Printed | None, float | No
 def _is_printed(label: str, method: str) -> bool:
     """Whether the paper's row of that method is this back end: 4 bits, whatever the group."""
     spec = QuantSpec.parse(label)
-    return (spec.method, spec.bits) == (method, 4)
+    return (spec.method, spec.bits, spec.budget) == (method, 4, None)
 
 
 def _printed(printed: Printed | None, threshold: float | None) -> list[str]:

@@ -34,7 +34,8 @@ def plan_kernels(
     for size in shape.matrices.values():
         dense[size] = dense.get(size, 0) + layers
     river = settings.river
-    coded = {} if river.bits == 16 else {(river.code_bits, *s): uses for s, uses in dense.items()}
+    widths = [] if river.bits == 16 else [form.code_bits for form in river.forms]
+    coded = {(bits, *size): uses for bits in widths for size, uses in dense.items()}
     head = (vocab, shape.hidden)
     dense[head] = dense.get(head, 0) + 1
     chooser = Chooser(device, river.group_size, store, wide=wide)

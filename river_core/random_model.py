@@ -114,6 +114,10 @@ def random_model(
         raise SettingsError(f"entry_layer is {entry_layer}, but {spec.name} has {spec.layers}.")
     for name, (_, columns) in spec.block.matrices.items():
         check_group(settings.river, name, columns)
+    if settings.river.budget is not None:
+        raise SettingsError(
+            "a budget of bits needs a text and a model that reads it; leave it out."
+        )
     plan = plan_kernels(spec.block, spec.layers, spec.vocab, device, settings, store=store)
     model = _Maker(spec, settings, plan, device, seed).model(capacity)
     return_memory(device)

@@ -22,6 +22,7 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 GROUP_SIZES = (32, 64, 128)
 METHODS = ("hqq", "rtn", "gptq", "awq")
+METADATA_BITS = 16  # of a group's scale and of its zero, as every int4 and int8 kernel keeps them
 
 
 def _is_int(value: object) -> bool:
@@ -51,7 +52,8 @@ class QuantSpec:
     control), "gptq" (second-order error compensation, with the inputs that a bundled text gives),
     "awq" (activation-aware scales, with the same inputs; its twins have norms of their own). With
     `options={"checkpoint": name}` an AWQ checkpoint of the same model is the river: a folder or a
-    hub id.
+    hub id. The other methods take `options={"budget": bits}`, mixed precision: the most sensitive
+    matrices in 8 bits, as many as this mean of stored bits per weight allows.
     """
 
     bits: int = 4
@@ -74,34 +76,52 @@ class QuantSpec:
 
     def _check_options(self) -> None:
         options = self.options
-        if self.method != "awq" or not isinstance(options, Mapping):
-            raise SettingsError(f"method {self.method!r} takes no options, but got {options!r}.")
-        name = options.get("checkpoint")
-        if len(options) != 1 or not isinstance(name, str) or not name or self.bits != 4:
+        takes = "checkpoint" if self.method == "awq" else "budget"
+        if not isinstance(options, Mapping) or list(options) != [takes] or self.bits != 4:
             raise SettingsError(
-                f"options are {options!r}; with method 'awq' and 4 bits use only 'checkpoint', "
-                "the hub id or folder of an AWQ checkpoint."
+                f"options are {options!r}; with method {self.method!r} and 4 bits use only "
+                f"{takes!r}, with other bits none."
             )
-        object.__setattr__(self, "options", dict(options))
+        value = options[takes]
+        if takes == "budget":
+            value = self._checked_budget(value)
+        elif not isinstance(value, str) or not value:
+            raise SettingsError(
+                f"option 'checkpoint' is {value!r}; use the hub id or folder of an AWQ checkpoint."
+            )
+        object.__setattr__(self, "options", {takes: value})
+
+    def _checked_budget(self, value: Any) -> float:
+        low, high = (bits + 2 * METADATA_BITS / self.group_size for bits in (4, 8))
+        if not _is_number(value) or not low <= value <= high:
+            raise SettingsError(
+                f"option 'budget' is {value!r}; at group_size {self.group_size} use {low:g} (every "
+                f"matrix in 4 bits) to {high:g} (in 8) stored bits per weight."
+            )
+        return float(value)
 
     @classmethod
     def parse(cls, label: str) -> QuantSpec:
         """The spec of a label such as ``gptq-4bit-g64``, ``16bit`` or ``awq-4bit-g128:NAME``.
 
-        ``awq:NAME`` is short for the last one. Raises SettingsError for others.
+        ``awq:NAME`` is short for the last one. Bits with a point are a budget: ``gptq-4.6bit-g64``.
+        Raises SettingsError for others.
         """
         if label == "16bit":
             return cls(bits=16)
         if label.startswith("awq:"):
             return cls(4, 128, "awq", {"checkpoint": label.removeprefix("awq:")})
-        found = re.fullmatch(r"([a-z]+)-(\d+)bit-g(\d+)(?::(.+))?", label)
+        found = re.fullmatch(r"([a-z]+)-(\d+)(\.\d+)?bit-g(\d+)(?::(.+))?", label)
         if found is None:
             raise SettingsError(
                 f"river is {label!r}; use method, bits and group size, such as 'gptq-4bit-g64', "
                 "or 'awq:' with the folder or hub id of an AWQ checkpoint."
             )
-        options = {} if found[4] is None else {"checkpoint": found[4]}
-        return cls(int(found[2]), int(found[3]), found[1], options)
+        options: dict[str, Any] = {} if found[5] is None else {"checkpoint": found[5]}
+        if found[3] is not None:
+            options["budget"] = float(found[2] + found[3])
+        bits = int(found[2]) if found[3] is None else 4
+        return cls(bits, int(found[4]), found[1], options)
 
     @property
     def top(self) -> int:
@@ -126,6 +146,19 @@ class QuantSpec:
         return name
 
     @property
+    def budget(self) -> float | None:
+        """Most stored bits per weight of a river of mixed precision; None for any other."""
+        bits: float | None = self.options.get("budget")
+        return bits
+
+    @property
+    def forms(self) -> tuple[QuantSpec, ...]:
+        """What the matrices are made by: with a budget, in 4 bits or in 8; else as this says."""
+        if self.budget is None:
+            return (self,)
+        return tuple(QuantSpec(bits, self.group_size, self.method) for bits in (4, 8))
+
+    @property
     def own_norms(self) -> bool:
         """Whether a twin has norms of its own: scales of its inputs are folded into them."""
         return self.bits != 16 and self.method == "awq"
@@ -135,7 +168,8 @@ class QuantSpec:
         """Short text for headers, such as ``hqq-4bit-g64``, with the name of a checkpoint."""
         if self.bits == 16:
             return "16bit"
-        coded = f"{self.method}-{self.bits}bit-g{self.group_size}"
+        bits = self.bits if self.budget is None else self.budget
+        coded = f"{self.method}-{bits}bit-g{self.group_size}"
         return coded if self.checkpoint is None else f"{coded}:{self.checkpoint}"
 
     @property

@@ -23,26 +23,16 @@ from tests.tiny.awq_checkpoints import OwnNormsReference
 from tests.tiny.resident import QUIET, ids, shown
 from tests.tiny.test_fused import fusable, run
 from tests.tiny.tiny_models import FEW
+from tests.tiny.words import TEXT, Words
 
 AWQ = QuantSpec(4, 64, "awq")
 SCHEDULE = [4, 1, 2, 3, 1, 5, 2]
 
 
-class Words:
-    """A tokenizer of a kind: a word is a number below the vocabulary's size."""
-
-    def __init__(self, vocab: int) -> None:
-        self.vocab = vocab
-
-    def encode(self, text: str) -> list[int]:
-        return [sum(map(ord, word)) % self.vocab for word in text.split()]
-
-
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
     """Load a tiny model with that tokenizer, a short text and an empty cache."""
-    text = ["the river runs past the old mill and the green hills " * 4, "one two three " * 9]
-    monkeypatch.setattr("river_core.input_moments.bundled_text", lambda: text)
+    monkeypatch.setattr("river_core.input_moments.bundled_text", lambda: TEXT)
     monkeypatch.setenv("RIVER_CACHE", str(tmp_path / "cache"))
 
     def get(tiny: Any, folder: Path | None = None, **settings: Any) -> Any:

@@ -15,6 +15,7 @@ from river_core import banks, loading
 from river_core.errors import SettingsError
 from river_core.input_moments import SEQUENCE, TOKENS, bundled_text, sequences
 from river_core.settings import QuantSpec
+from tests.tiny.words import TEXT, Words
 
 PARTS = {
     "qkv": ("q_proj", "qkv_proj"),
@@ -25,29 +26,10 @@ PARTS = {
 GPTQ = QuantSpec(method="gptq")
 
 
-class Words:
-    """A tokenizer of a kind: a word is a number below the vocabulary's size."""
-
-    def __init__(self, vocab: int, chat_template: str | None = None) -> None:
-        self.vocab, self.chat_template = vocab, chat_template
-
-    bos_token_id = None
-
-    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
-        return {"input_ids": [sum(map(ord, word)) % self.vocab for word in text.split()]}
-
-    def apply_chat_template(self, messages: Any, tokenize: bool, **_: Any) -> str:
-        return "user " + messages[0]["content"] + " assistant"
-
-
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Load a tiny model with that tokenizer and a text of two passages."""
-    text = [
-        ("the river runs past", "the old mill and the green hills " * 4),
-        ("one two", "three " * 20),
-    ]
-    monkeypatch.setattr("river_core.input_moments.bundled_text", lambda: text)
+    monkeypatch.setattr("river_core.input_moments.bundled_text", lambda: TEXT)
 
     def get(tiny: Any, **settings: Any) -> Any:
         words = Words(tiny.config.vocab)

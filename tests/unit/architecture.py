@@ -44,7 +44,7 @@ _CORE: Rows = (
             "model.py",
         ),
         *("plan.py", "random_model.py", "footprint.py", "placement.py", "input_moments.py"),
-        *("paper_table6.py",),
+        *("mixed_bits.py", "sensitivity.py", "paper_table6.py"),
     ),
     (
         *("tensor_names.py", "families.py", "checkpoint.py", "hub_folder.py"),
@@ -52,7 +52,7 @@ _CORE: Rows = (
         *("gguf_architectures.py", "gguf_reader.py", "gguf_metadata.py"),
         *("gguf_tokenizers.py", "gguf_files.py"),
         *("hub_files.py", "pip_wheels.py", "packaged.py", "sources.py"),
-        *("awq_checkpoint.py", "banks.py"),
+        *("awq_checkpoint.py", "banks.py", "mixed_river.py"),
         *("loading.py", "inventory.py"),
         *("exits.py", "fills.py", "policies.py", "planning.py", "prompts.py"),
     ),

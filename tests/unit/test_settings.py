@@ -67,6 +67,10 @@ def test_bad_decode_settings(bad):
         {"options": {"checkpoint": "x", "a": 1}, "method": "awq"},
         {"options": {"checkpoint": "x"}, "method": "awq", "bits": 3},
         {"options": ["checkpoint"], "method": "awq"},
+        {"options": {"budget": 4.6}, "method": "awq"},
+        {"options": {"budget": 4.6, "checkpoint": "x"}, "method": "gptq"},
+        {"options": {"budget": 4.6}, "bits": 8},
+        {"options": {"budget": 4.6}, "bits": 16},
     ],
     ids=str,
 )
@@ -113,7 +117,26 @@ def test_every_error_is_a_river_error():
     assert issubclass(SettingsError, ValueError)
 
 
+@pytest.mark.parametrize("group, low, high", [(32, 5, 9), (64, 4.5, 8.5), (128, 4.25, 8.25)])
+def test_a_budget_is_between_all_in_4_bits_and_all_in_8(group, low, high):
+    for budget in (low, high):
+        assert QuantSpec(4, group, "rtn", {"budget": budget}).budget == budget
+    for budget in (low - 0.01, high + 0.01, math.nan, True, "4.6", None):
+        with pytest.raises(SettingsError, match=f"use {low:g} .* to {high:g} ") as caught:
+            QuantSpec(4, group, "rtn", {"budget": budget})
+        assert str(caught.value).endswith("bits per weight.")
+
+
+def test_a_budget_has_two_forms():
+    mixed = QuantSpec(4, 32, "gptq", {"budget": 5})
+    assert mixed.label == mixed.stem == "gptq-5.0bit-g32"
+    assert mixed.forms == (QuantSpec(4, 32, "gptq"), QuantSpec(8, 32, "gptq"))
+    assert QuantSpec(3).forms == (QuantSpec(3),)
+    assert QuantSpec(3).budget is None
+
+
 SPECS = [
+    *(QuantSpec(4, 64, "gptq", {"budget": bits}) for bits in (4.6, 5, 8.5)),
     *(QuantSpec(), QuantSpec(3, 32, "gptq"), QuantSpec(bits=16), QuantSpec(4, 64, "awq")),
     *(QuantSpec(4, 128, "awq", {"checkpoint": name}) for name in ("owner/name@main", "./a b:c")),
 ]
@@ -125,7 +148,11 @@ def test_a_label_is_read_back(spec: QuantSpec) -> None:
 
 
 @pytest.mark.parametrize(
-    "label", ["", "gptq", "gptq-4bit", "best-4bit-g64", "hqq-5bit-g64", "4", "awq:"]
+    "label",
+    [
+        *("", "gptq", "gptq-4bit", "best-4bit-g64", "hqq-5bit-g64", "4", "awq:", "hqq-.5bit-g64"),
+        *("gptq-3.6bit-g64", "gptq-8.6bit-g64", "awq-4.6bit-g64", "gptq-4.6bit-g64:a"),
+    ],
 )
 def test_other_labels_are_refused(label: str) -> None:
     with pytest.raises(SettingsError, match=r"use|choose"):
