@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from river_core.cli_study import BEGIN, END
-from river_core.loading import DEFAULT_RIVER
 from river_core.sweep import bundled_prompts, load_lines, measure, reference_run, table
 
 STEM = Path(__file__).parents[2] / "docs" / "thresholds"
@@ -38,7 +37,6 @@ def test_the_table_in_the_document_is_the_files(report):
 def test_one_row_again(report, load_packaged):
     head, rows = report
     row = next(r for r in rows if r.threshold == 0.98 and r.prefill == "full")
-    assert head["quantisation"] == DEFAULT_RIVER.label
     model = load_packaged("float32", river=head["quantisation"])
     prompt = head["prompts"][0]
     reference = reference_run(model, prompt, head["tokens_per_prompt"])
