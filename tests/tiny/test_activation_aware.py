@@ -51,11 +51,9 @@ def forced(model: Any, tiny: Any, tokens: list[int]) -> Any:
     return river_core.teacher_forced(model, tiny.prompt, tokens, policy="river", **given)
 
 
-def test_with_fine_steps_the_twins_are_the_backbone(tiny, load, monkeypatch):
+def test_with_fine_steps_the_twins_are_the_backbone(tiny, load):
     """Every family: what the scales take, the norms or `up` give. The shared cache as well."""
-    monkeypatch.setattr(QuantSpec, "top", 255)  # codes of 8 bits, in fp32 and never on disk
-    monkeypatch.setattr("river_core.quantize.RiverFile.save", _kept)
-    model = load(tiny)
+    model = load(tiny, river=QuantSpec(8, 64, "awq"))
     tokens = [1, 2, 3, 4, 5, 6, 7]
     with torch.no_grad():
         exact = tiny.reference(torch.tensor([tiny.prompt + tokens])).logits[0]
@@ -79,10 +77,6 @@ def test_with_fine_steps_the_twins_are_the_backbone(tiny, load, monkeypatch):
     ratios = [(own.small[name] / twin.small[name]).std() for name in folded]
     ratios.append((twin.down.dense().norm(dim=0) / own.down.dense().norm(dim=0)).std())
     assert max(ratios) > 0.02  # some scale was worth it
-
-
-def _kept(file: Any, matrices: Any, seconds: float = 0.0, vectors: Any = None) -> None:
-    file.vectors = dict(vectors or {})
 
 
 def test_mixed_exits_equal_the_slow_reference(one_tiny, load):
