@@ -75,10 +75,11 @@ def test_identical_river_equals_backbone(identical: RiverModel) -> None:
 
 
 def test_quantised_river_equals_the_slow_reference(folder: Path, reference: Any) -> None:
-    model = river_core.load(packaged.GEMMA3.name, dtype="float32", capacity=640)
+    hqq = QuantSpec()
+    model = river_core.load(packaged.GEMMA3.name, dtype="float32", river=hqq, capacity=640)
     ids = model.tokenizer.encode(PROMPT)
     exits = [3, 1, 6, 18, 2, 4]
-    expected, logits = MixedReference(reference, QuantSpec()).greedy(ids, exits)
+    expected, logits = MixedReference(reference, hqq).greedy(ids, exits)
     settings: dict[str, Any] = {"exit": "schedule", "options": {"exit_layers": exits}}
     run = river_core.teacher_forced(model, ids, expected, **settings)
     assert run.logits is not None
