@@ -9,7 +9,7 @@ from app.runner import Runner
 from app.theme import launch_options
 from app.ui import build
 from river_core.errors import RiverError
-from river_core.settings import QuantSpec
+from river_core.settings import DEFAULT_RIVER, QuantSpec
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -26,7 +26,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--river",
         default=None,
-        help="how the river is stored, such as hqq-4bit-g64 (default: gptq-4bit-g64)",
+        help=f"how the river is stored, such as hqq-4bit-g64 (default: {DEFAULT_RIVER.label})",
     )
     return parser.parse_args(arguments)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from .cli_terminal import ProgressLine, colours, harmless, painted
 from .errors import SettingsError
-from .settings import QuantSpec
+from .settings import DEFAULT_RIVER, QuantSpec
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -30,8 +30,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--river",
         default=None,
         metavar="BACK-END",
-        help="how the river is stored: method, bits and group, such as gptq-4bit-g64, or "
-        "awq:NAME, an AWQ checkpoint of the model (default gptq-4bit-g64; docs/quantizers.md)",
+        help="how the river is stored: method, bits and group, such as hqq-4bit-g64, or "
+        f"awq:NAME, an AWQ checkpoint of the model (default {DEFAULT_RIVER.label}; "
+        "docs/quantizers.md)",
     )
 
 

@@ -125,14 +125,3 @@ def _quadratic(moments: Tensor, codes: Tensor, groups: int) -> Tensor:
         found[:, 0, g, 1] = mixed
         found[:, 1, :, 0, g] = mixed
     return found.view(n, 2 * groups, 2 * groups)
-
-
-def output_error(
-    weight: Tensor, moments: Tensor, codes: Tensor, scale: Tensor, zero: Tensor
-) -> Tensor:
-    """Mean squared error of the products of each row, fp32 [N]."""
-    n, groups = scale.shape
-    grouped = codes.view(n, groups, -1)
-    dense = ((grouped - zero.unsqueeze(-1)) * scale.unsqueeze(-1)).view_as(weight)
-    lost = dense - weight
-    return ((lost @ moments) * lost).sum(1)

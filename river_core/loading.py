@@ -35,7 +35,7 @@ from .plan import plan_kernels
 from .quantize import check_group
 from .random_model import ShapeSpec
 from .residency import resident_layers, return_memory
-from .settings import LoadSettings, QuantSpec
+from .settings import DEFAULT_RIVER, LoadSettings
 from .sources import Source, resolve
 from .weights import Weights
 
@@ -43,7 +43,6 @@ DEFAULT_CAPACITY = 4096
 # (hidden, layers, vocabulary) -> default threshold; others take the paper's 0.5 for Llama models.
 # SmolLM2-135M: docs/thresholds.md, Gemma 3 270M: docs/thresholds-gemma3.md
 THRESHOLDS = {(576, 30, 49152): 0.98, (640, 18, 262144): 0.98}
-DEFAULT_RIVER = QuantSpec(4, 64, "gptq")  # docs/quantizers.md
 
 
 def load(name: str | Path, *, progress: Progress | None = None, **settings: Any) -> RiverModel:

@@ -179,6 +179,9 @@ class QuantSpec:
         return f"{coded}-{hashlib.sha256(name.encode()).hexdigest()[:12]}" if name else coded
 
 
+DEFAULT_RIVER = QuantSpec(4, 64, "gptq")  # of a model with a tokenizer; docs/quantizers.md
+
+
 @dataclass(frozen=True)
 class LoadSettings:
     """Arguments of `river_core.load` after the name, checked."""

@@ -14,7 +14,7 @@ import river_core
 from river_core import banks, loading
 from river_core.errors import SettingsError
 from river_core.input_moments import SEQUENCE, TOKENS, bundled_text, sequences
-from river_core.settings import QuantSpec
+from river_core.settings import DEFAULT_RIVER, QuantSpec
 from tests.tiny.words import TEXT, Words
 
 PARTS = {
@@ -125,7 +125,7 @@ def test_the_default_looks_at_inputs_where_there_is_a_tokenizer(
     monkeypatch.setenv("RIVER_CACHE", str(tmp_path))
     assert river_core.load(one_tiny.folder).info.quant == QuantSpec(method="hqq")
     monkeypatch.setattr(loading, "has_tokenizer", lambda folder: True)
-    assert load(one_tiny, river=None).info.quant == loading.DEFAULT_RIVER == GPTQ
+    assert load(one_tiny, river=None).info.quant == DEFAULT_RIVER == GPTQ
     assert load(one_tiny, river=QuantSpec()).info.quant == QuantSpec(method="hqq")
 
 

@@ -37,3 +37,14 @@ def normal_equations(moments: Tensor, codes: Tensor, groups: int) -> Tensor:
         b = b.flatten(0, 1)
         found[row] = b @ moments.double() @ b.T
     return found
+
+
+def output_error(
+    weight: Tensor, moments: Tensor, codes: Tensor, scale: Tensor, zero: Tensor
+) -> Tensor:
+    """Mean squared error of the products of each row, fp32 [N]."""
+    n, groups = scale.shape
+    grouped = codes.view(n, groups, -1)
+    dense = ((grouped - zero.unsqueeze(-1)) * scale.unsqueeze(-1)).view_as(weight)
+    lost = dense - weight
+    return ((lost @ moments) * lost).sum(1)

@@ -8,8 +8,8 @@ from typing import Any
 from river_core.back_ends import EXIT_LAYERS, SPECS, table
 from river_core.cells import quality_rows
 from river_core.cli_study import BEGIN, END
-from river_core.loading import DEFAULT_RIVER
 from river_core.resumable import Lines
+from river_core.settings import DEFAULT_RIVER
 
 STEM = Path(__file__).parents[2] / "docs" / "quantizers"
 FILE = Lines(STEM.with_suffix(".jsonl"))

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from river_core import group_fit, second_order
 from river_core.errors import RiverError, SettingsError
-from river_core.group_fit import Refit, fit_groups, output_error
+from river_core.group_fit import Refit, fit_groups
 from river_core.quantize import quantize, quantize_fused
 from river_core.second_order import Compensation, inverse_factor, round_columns
 from river_core.settings import METHODS, QuantSpec
 from tests.unit import slow_second_order
+from tests.unit.slow_second_order import output_error
 
 N, K = 40, 192
 
