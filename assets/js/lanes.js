@@ -109,9 +109,9 @@ function markCells() {
     rows[lane].cells.forEach((cell, index) => {
       const place = {lane, index};
       const selected = same(place, chosen.selected);
-      cell.setAttribute("aria-selected", String(selected || same(place, chosen.pinned)));
+      cell.setAttribute("aria-selected", String(selected || isPinned(place)));
       cell.classList.toggle("selected", selected);
-      cell.classList.toggle("pinned", same(place, chosen.pinned));
+      cell.classList.toggle("pinned", isPinned(place));
     });
   }
 }
