@@ -1,7 +1,7 @@
 // What both maps share: a canvas as wide as its panel that draws the columns scrolled to, in one
 // animation frame and only when something has changed; a mark, a hover text and a click.
 
-const PLOT = {left: 26, right: 4, top: 5, bottom: 24, narrow: 3, wide: 16};
+const PLOT = {left: 26, right: 4, top: 5, bottom: 24, narrow: 3, wide: 16, widest: 40};
 const maps = {};
 const ink = {version: 0, colours: {}};
 let asked = 0;
@@ -27,7 +27,9 @@ function requestMaps() {
   if (asked || !maps.kv) return;
   asked = requestAnimationFrame(() => {
     asked = 0;
+    const start = performance.now();
     for (const map of Object.values(maps)) drawMap(map);
+    maps.kv.canvas.dataset.milliseconds = Math.round(performance.now() - start);
   });
 }
 
@@ -56,7 +58,7 @@ function drawMap(map) {
 // Columns share the width; below the narrowest the map scrolls instead.
 function columnWidth(columns, width) {
   const room = (width - PLOT.left - PLOT.right) / Math.max(1, columns);
-  return Math.min(PLOT.wide, Math.max(PLOT.narrow, room));
+  return Math.min(enlarged.name ? PLOT.widest : PLOT.wide, Math.max(PLOT.narrow, room));
 }
 
 function plotOf(plot) {

@@ -21,7 +21,7 @@ function codes(token) {
   return token.codes;
 }
 
-// The colours span most of the values that this lane has, the tenth that is lowest apart: they may
+// The colours span most of the values that this lane has, the lowest fifth apart: they may
 // all lie between 0.9 and 1. Counted as tokens arrive, never anew.
 function rangeOf(lane) {
   let known = ranges[lane];
@@ -36,7 +36,7 @@ function rangeOf(lane) {
       known.count++;
     }
   }
-  const low = quantile(known, 0.1);
+  const low = quantile(known, 0.2);
   const high = quantile(known, 0.98);
   const step = high - low > TENTH / 2 ? 100 : 10; // hundredths, or thousandths where values are close
   const from = Math.floor(low / step) * step;
@@ -87,8 +87,10 @@ function heatColumn(pen, plot, column, token, range) {
 }
 
 function notRun(pen) {
-  return texture(pen, "none", 6, (brush) =>
-    strokes(brush, "M-1 7 L7 -1 M-1 1 L1 -1 M5 7 L7 5", ink.colours.frame, 0.6));
+  return texture(pen, "none", 6, (brush) => {
+    brush.globalAlpha = 0.45;
+    strokes(brush, "M-1 7 L7 -1 M-1 1 L1 -1 M5 7 L7 5", ink.colours.frame, 0.8);
+  });
 }
 
 // Three stops, mixed in sRGB; a later theme has its own.
