@@ -142,13 +142,12 @@ function nameHeat(plot, tokens, range) {
   map.canvas.setAttribute("aria-label", parts.join(" "));
   put(panels.heat.note, lane);
   once(map.legend, [low, high], () => [
-    make("span", {}, say("heat.low", {low})),
-    make("span", {class: "heat-ramp", "aria-hidden": "true"}),
-    make("span", {}, say("heat.high", {high})),
-    make("span", {class: "heat-none", "aria-hidden": "true"}),
-    make("span", {}, say("heat.not_run")),
-    make("span", {class: "heat-exit", "aria-hidden": "true"}),
-    make("span", {}, say("heat.exit")),
+    make("span", {class: "map-key"}, say("heat.low", {low}),
+      make("span", {class: "heat-ramp", "aria-hidden": "true"}), say("heat.high", {high})),
+    make("span", {class: "map-key"}, make("span", {class: "heat-none", "aria-hidden": "true"}),
+      say("heat.not_run")),
+    make("span", {class: "map-key"}, make("span", {class: "heat-exit", "aria-hidden": "true"}),
+      say("heat.exit")),
   ]);
   put(map.caption, say(page.view.lanes[plot.lane].exits ? "heat.caption" : "heat.caption_all"));
 }

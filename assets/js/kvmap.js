@@ -137,8 +137,7 @@ function nameSlots(plot, moment, written) {
     listed.join(", ")].join(" "));
   put(panels.kv.note, lane);
   put(map.caption, sentence);
-  once(map.legend, listed, () => present.flatMap((letter, i) => [
+  once(map.legend, listed, () => present.map((letter, i) => make("span", {class: "map-key"},
     draw("svg", {width: 22, height: 14, "aria-hidden": "true", class: "key"}, ...slotKey(letter)),
-    make("span", {class: "kv-count", "data-source": letter}, listed[i]),
-  ]));
+    make("span", {class: "kv-count", "data-source": letter}, listed[i]))));
 }

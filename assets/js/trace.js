@@ -99,7 +99,7 @@ function dots(values, frame) {
 // Where it left, or that it never did.
 function verdict(token, values, frame) {
   if (frame.threshold === null) return [mark(frame, say("trace.all"))];
-  if (token.exit === frame.layers) return [mark(frame, say("trace.never"))];
+  if (token.exit === frame.layers) return [mark(frame, neverText(frame))];
   if (!values.length) return [];
   const [x, y] = [frame.x(token.exit), frame.y(values[values.length - 1])];
   const text = say(token.forced ? "trace.forced" : "trace.left", {layer: token.exit});
@@ -108,6 +108,11 @@ function verdict(token, values, frame) {
     draw("circle", {cx: x, cy: y, r: 6, class: "trace-exit"}),
     label(x + (right ? -10 : 10), y + 20, text, right ? "end" : "start", "mark"),
   ];
+}
+
+function neverText(frame) {
+  const text = say("trace.never");
+  return LETTER * text.length < frame.width - EDGE.left ? text : say("trace.never_short");
 }
 
 function mark(frame, text) {
