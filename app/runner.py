@@ -20,7 +20,7 @@ from typing import Any
 
 import river_core
 from river_core.errors import RiverError
-from river_core.records import PromptRecord, RunRecord, RunSummary, TokenRecord
+from river_core.records import CacheUpdate, PromptRecord, RunRecord, RunSummary, TokenRecord
 from river_core.settings import DecodeSettings, QuantSpec
 from river_core.sources import DEFAULT
 
@@ -273,6 +273,8 @@ def _take(job: Job, lane: Lane, record: object) -> None:
         if lane.phase != "decoding":
             lane.phase = "decoding"
             job.enter("decoding")
+    elif isinstance(record, CacheUpdate):
+        lane.updates.append(record)
     elif isinstance(record, RunSummary):
         lane.summary = record
 

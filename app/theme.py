@@ -16,7 +16,7 @@ from .views.wording import ASSETS, dictionary
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SF Mono", "Consolas", "DejaVu Sans Mono", "monospace")
-STYLES = ("base", "controls", "lanes", "panels", "readouts")
+STYLES = ("base", "controls", "lanes", "panels", "maps", "readouts")
 SCRIPTS = (
     "dom",
     "store",
@@ -25,9 +25,14 @@ SCRIPTS = (
     "legend",
     "keyboard",
     "panels",
+    "enlarge",
     "trace",
     "column",
     "choice",
+    "canvas",
+    "heatmap",
+    "rows",
+    "kvmap",
     "readouts",
     "table",
     "bar",

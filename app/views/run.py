@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from river_core.records import PromptRecord, RunSummary, TokenRecord
+from river_core.records import CacheUpdate, PromptRecord, RunSummary, TokenRecord
 
 PHASES = ("idle", "waiting", "loading", "prompt", "decoding", "done", "stopped", "failed")
 
@@ -24,6 +24,7 @@ class Lane:
     tokens: list[TokenRecord] = field(default_factory=list)
     summary: RunSummary | None = None
     lines: list[str] = field(default_factory=list)
+    updates: list[CacheUpdate] = field(default_factory=list)
 
     @property
     def token_ids(self) -> list[int]:
@@ -69,8 +70,9 @@ class Run:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Lane name -> tokens so far."""
-        return {lane.name: len(lane.lines) for lane in self.lanes}
+        """Lane name -> tokens so far, and "lane.updates" -> later changes of its cache."""
+        updates = {f"{lane.name}.updates": len(lane.updates) for lane in self.lanes}
+        return {lane.name: len(lane.lines) for lane in self.lanes} | updates
 
     @property
     def lanes(self) -> tuple[Lane, Lane]:

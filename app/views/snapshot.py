@@ -15,6 +15,7 @@ from river_core.records import PromptRecord, TokenRecord
 
 from . import colour
 from .agreement import first_difference
+from .cache import pack_updates, prompt_rows, run_lengths
 from .display import show
 from .numbers import decimal
 from .readouts import live_mean_exit, live_rate, readouts
@@ -30,7 +31,7 @@ FIELDS = (
     "bin",  # fill number
     "entry",  # legend entry
     "trace",  # packed similarities
-    "kv",  # KV source, one letter per layer, of the row at position - 1
+    "kv",  # KV source of the row at position - 1, in runs ("b14r16")
     "position",
     "threshold",
     "probability",
@@ -39,6 +40,8 @@ FIELDS = (
     "seconds",
     "id",
     "label",  # the sentence for screen readers
+    "forced",  # 1 when it had to leave because no more layers are resident
+    "parts",  # {part: milliseconds} in profile mode, else null
 )
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -69,7 +72,7 @@ def pack_token(token: TokenRecord, num_layers: int) -> str:
         colour.bin_of(token.exit_layer, num_layers),
         colour.legend_index(token.exit_layer, num_layers),
         pack_trace(token.similarities),
-        token.kv_source,
+        run_lengths(token.kv_source),
         token.position,
         round(token.threshold, 4),
         round(math.exp(min(token.logprob, 0.0)), 4),
@@ -78,6 +81,8 @@ def pack_token(token: TokenRecord, num_layers: int) -> str:
         round(token.seconds, 4),
         token.token_id,
         token_sentence(token, num_layers),
+        int(token.forced),
+        _parts(token),
     ]
     return json.dumps(values, ensure_ascii=True, separators=(",", ":"))
 
@@ -86,6 +91,12 @@ def _alternative(token_id: int, text: str, logprob: float) -> list[Any]:
     shown = show(text, token_id=token_id)
     mark = "·" if shown.gap else ""
     return [mark + shown.text, round(math.exp(min(logprob, 0.0)), 4), token_id]
+
+
+def _parts(token: TokenRecord) -> dict[str, float] | None:
+    if token.parts is None:
+        return None
+    return {part: round(spent, 3) for part, spent in token.parts.items()}
 
 
 def append(lane: Lane, token: TokenRecord) -> None:
@@ -112,9 +123,7 @@ def snapshot(run: Run, card: ModelCard, starts: Mapping[str, int] | None = None)
         "layers": layers,
         "difference": difference,
         "legend": _legend(run.river, layers) if layers else [],
-        "lanes": {
-            lane.name: _lane(lane, difference, starts.get(lane.name, 0)) for lane in run.lanes
-        },
+        "lanes": {lane.name: _lane(lane, difference, starts) for lane in run.lanes},
         "readouts": readouts(run),
         "card": card_view(card),
     }
@@ -146,7 +155,8 @@ def card_view(card: ModelCard) -> dict[str, Any]:
     }
 
 
-def _lane(lane: Lane, difference: int | None, start: int) -> dict[str, Any]:
+def _lane(lane: Lane, difference: int | None, starts: Mapping[str, int]) -> dict[str, Any]:
+    start, changed = starts.get(lane.name, 0), starts.get(f"{lane.name}.updates", 0)
     return {
         "phase": lane.phase,
         "from": start,
@@ -158,6 +168,8 @@ def _lane(lane: Lane, difference: int | None, start: int) -> dict[str, Any]:
         "depth": prompt_sentence(lane),
         "prompt": _prompt_tokens(lane.prompt) if lane.name == "river" else [],
         "prompt_length": len(lane.prompt.token_ids) if lane.prompt else 0,
+        "prompt_kv": prompt_rows(lane.prompt),
+        "updates": [changed, pack_updates(lane.updates, changed)],
     }
 
 

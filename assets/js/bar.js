@@ -66,6 +66,7 @@ function sent() {
   view.status = say("status.sent");
   view.lanes = Object.fromEntries(LANES.map((lane) => [lane, {
     ...page.view.lanes[lane], from: 0, tokens: "", different: "", ended: false, prompt: [],
+    prompt_kv: [], updates: [0, []],
     caption: say(`caption.${lane}.waiting`),
   }]));
   view.legend = view.legend.map((entry) => ({...entry, count: 0}));

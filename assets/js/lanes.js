@@ -104,16 +104,18 @@ function markDifference(row, index) {
   row.marked = cell;
 }
 
+let markedCells = [];
+
+// Only the cells that were or are marked: there may be thousands.
 function markCells() {
-  for (const lane of LANES) {
-    rows[lane].cells.forEach((cell, index) => {
-      const place = {lane, index};
-      const selected = same(place, chosen.selected);
-      cell.setAttribute("aria-selected", String(selected || same(place, chosen.pinned)));
-      cell.classList.toggle("selected", selected);
-      cell.classList.toggle("pinned", same(place, chosen.pinned));
-    });
+  const places = [chosen.selected, ...chosen.pins];
+  const cells = places.map(cellAt).filter(Boolean);
+  for (const cell of new Set([...markedCells, ...cells])) {
+    cell.setAttribute("aria-selected", String(cells.includes(cell)));
+    cell.classList.toggle("selected", cell === cellAt(chosen.selected));
+    cell.classList.toggle("pinned", chosen.pins.some((pin) => cell === cellAt(pin)));
   }
+  markedCells = cells;
 }
 
 function cellAt(place) {

@@ -1,16 +1,23 @@
-// The three views of one token: its similarities, its cache column, its alternatives.
+// The views of one token, its similarities, its cache column, its alternatives, and the two maps.
 
 const panels = {};
 
 function mountDetails(element) {
-  const names = ["trace", "column", "choice"];
-  const drawings = make("div", {class: "panels"}, ...names.map(panel));
-  element.replaceChildren(textures(), drawings, readoutBlocks(), tokenTable());
-  new ResizeObserver(measurePanels).observe(drawings);
+  const token = make("div", {class: "panels"}, ...["trace", "column", "choice"].map(panel));
+  const maps = make("div", {class: "panels panels-maps"}, ...["heat", "kv"].map(panel));
+  for (const name of ["trace", "heat", "kv"]) panels[name].head.append(enlargeButton(name));
+  element.replaceChildren(textures(), token, maps, enlargeDialog(), readoutBlocks(), tokenTable());
+  mountMap("heat", heatMap);
+  mountMap("kv", kvMap);
+  const widths = new ResizeObserver(measurePanels);
+  for (const one of Object.values(panels)) widths.observe(one.body);
+  watchTheme();
   onSelection(drawPanels);
+  onSelection(requestMaps);
   follow((view) => {
     selectSomething(view);
     drawPanels();
+    requestMaps();
   });
 }
 
@@ -19,15 +26,20 @@ function panel(name) {
   const title = make("h2", {}, say(key));
   const note = make("span", {class: "quiet"});
   const body = make("div", {class: "panel-body"});
-  panels[name] = {title, note, body, drawn: "", width: 0};
-  return make("section", {class: `panel panel-${name}`}, make("div", {class: "panel-head"}, title,
-    note), body);
+  const head = make("div", {class: "panel-head"}, title, note);
+  const section = make("section", {class: `panel panel-${name}`}, head, body);
+  panels[name] = {section, head, title, note, body, drawn: "", width: 0, height: HEIGHT};
+  return section;
 }
 
 // Widths are read only here: reading them at each snapshot would force a layout each time.
 function measurePanels() {
-  for (const one of Object.values(panels)) one.width = one.body.clientWidth;
+  for (const [name, one] of Object.entries(panels)) {
+    one.width = one.body.clientWidth;
+    one.height = heightOf(name);
+  }
   drawPanels();
+  requestMaps();
 }
 
 // A panel is drawn again only when what it shows, or its width, has changed.
@@ -36,19 +48,20 @@ function drawPanels() {
   const place = shownPlace();
   const token = tokenAt(place);
   if (!token) return drawHints();
-  const beside = tokenAt(besidePlace());
+  const beside = besidePlaces().map(tokenAt);
   nameTrace(place, token);
-  redraw("trace", place, beside, (width) => traceOf(token, beside, place.lane, width));
-  redraw("column", place, null, () => columnOf(token, place));
-  redraw("choice", place, null, () => choiceOf(token));
+  redraw("trace", place, beside, (size) => traceOf(token, beside, place.lane, size));
+  redraw("column", place, [], () => columnOf(token, place));
+  redraw("choice", place, [], () => choiceOf(token, place.lane));
 }
 
 function redraw(name, place, beside, drawing) {
-  const {body, width} = panels[name];
-  const key = [page.run, place.lane, place.index, beside && beside.label, width].join();
+  const {body, width, height} = panels[name];
+  const others = beside.map((token) => token.label);
+  const key = [page.run, place.lane, place.index, ...others, width, height].join();
   if (panels[name].drawn === key) return;
   panels[name].drawn = key;
-  body.replaceChildren(...drawing(width));
+  body.replaceChildren(...drawing({width, height}));
 }
 
 function nameTrace(place, token) {
@@ -56,14 +69,14 @@ function nameTrace(place, token) {
   const number = say("panel.number", {
     number: place.index + 1, lane: say(`lane.${place.lane}`),
   });
-  const pinned = same(place, chosen.pinned) ? ` · ${say("panel.pinned")}` : "";
+  const pinned = isPinned(place) ? ` · ${say("panel.pinned")}` : "";
   put(panels.trace.note, number + pinned);
 }
 
 function drawHints() {
   put(panels.trace.title, say("panel.trace.empty"));
   put(panels.trace.note, "");
-  for (const name of Object.keys(panels)) {
+  for (const name of ["trace", "column", "choice"]) {
     if (panels[name].drawn === "hint") continue;
     panels[name].drawn = "hint";
     const hint = name === "trace" ? [make("p", {class: "quiet hint"}, say("panel.hint"))] : [];

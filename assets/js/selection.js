@@ -1,7 +1,8 @@
-// Which token the panels show: the pinned one, else the one under the pointer, else the selected
-// one. Places are {lane, index}.
+// Which token the panels show: the newest pinned one, else the one under the pointer, else the
+// selected one. Places are {lane, index}.
 
-const chosen = {selected: null, pinned: null, hovered: null};
+const MOST_PINS = 3;
+const chosen = {selected: null, pins: [], hovered: null};
 const watchers = [];
 
 function onSelection(redraw) {
@@ -9,14 +10,19 @@ function onSelection(redraw) {
 }
 
 function shownPlace() {
-  return chosen.pinned || chosen.hovered || chosen.selected;
+  return chosen.pins.at(-1) || chosen.hovered || chosen.selected;
 }
 
-// The token drawn dashed beside a pinned one.
-function besidePlace() {
-  if (!chosen.pinned) return null;
-  const beside = chosen.hovered || chosen.selected;
-  return beside && !same(beside, chosen.pinned) ? beside : null;
+function isPinned(place) {
+  return chosen.pins.some((pin) => same(pin, place));
+}
+
+// The tokens drawn dashed beside the newest pin: the other pins and the one being looked at.
+function besidePlaces() {
+  if (!chosen.pins.length) return [];
+  const looked = chosen.hovered || chosen.selected;
+  const others = chosen.pins.slice(0, -1).reverse();
+  return looked && !isPinned(looked) ? [looked, ...others] : others;
 }
 
 function same(one, other) {
@@ -35,18 +41,20 @@ function hover(place) {
 }
 
 function togglePin(place) {
-  chosen.pinned = same(place, chosen.pinned) ? null : place;
+  if (isPinned(place)) chosen.pins = chosen.pins.filter((pin) => !same(pin, place));
+  else chosen.pins = [...chosen.pins, place].slice(-MOST_PINS);
   announce();
 }
 
 function unpin() {
-  if (!chosen.pinned) return;
-  chosen.pinned = null;
+  if (!chosen.pins.length) return;
+  chosen.pins = [];
   announce();
 }
 
 function forgetSelection() {
-  chosen.selected = chosen.pinned = chosen.hovered = null;
+  chosen.selected = chosen.hovered = null;
+  chosen.pins = [];
   announce();
 }
 

@@ -10,6 +10,7 @@ const page = {
   run: null,
   card: null,
   tokens: {river: [], backbone: []},
+  updates: {river: [], backbone: []},
 };
 const followers = [];
 
@@ -32,13 +33,17 @@ function receive(view) {
   const fresh = view.run !== page.run;
   if (fresh) startOver(view.run);
   page.view = view;
-  for (const lane of LANES) readLines(page.tokens[lane], view.lanes[lane]);
+  for (const lane of LANES) {
+    readLines(page.tokens[lane], view.lanes[lane]);
+    readUpdates(page.updates[lane], view.lanes[lane].updates);
+  }
   for (const update of followers) update(view, fresh);
 }
 
 function startOver(run) {
   page.run = run;
   page.tokens = {river: [], backbone: []};
+  page.updates = {river: [], backbone: []};
   forgetSelection();
 }
 
@@ -46,8 +51,19 @@ function readLines(tokens, {from, tokens: text}) {
   if (!text || from > tokens.length) return;
   for (const line of text.split("\n").slice(tokens.length - from)) {
     const values = JSON.parse(line);
-    tokens.push(Object.fromEntries(FIELDS.map((name, i) => [name, values[i]])));
+    const token = Object.fromEntries(FIELDS.map((name, i) => [name, values[i]]));
+    token.kv = letters(token.kv);
+    tokens.push(token);
   }
+}
+
+function readUpdates(known, [from, updates]) {
+  if (from <= known.length) known.push(...updates.slice(known.length - from));
+}
+
+// "b2r2" -> "bbrr"
+function letters(runs) {
+  return runs.replace(/(\D)(\d+)/g, (_, letter, count) => letter.repeat(Number(count)));
 }
 
 function similarities(token) {

@@ -12,28 +12,60 @@ const COLUMNS = [
   ["entropy", (token) => token.entropy.toFixed(2)],
   ["seconds", (token) => token.seconds.toFixed(3)],
   ["kv", (token) => token.kv],
+  ["later", (token, lane) => laterChanges(lane, token.position - 1)],
   ["alternatives", (token) =>
     token.alternatives.map(([text, share]) => `${text} ${share.toFixed(3)}`).join("  ")],
   ["similarities", (token) => similarities(token).map((v) => v.toFixed(4)).join(" ")],
 ];
 
 function tokenTable() {
-  const body = make("tbody");
+  const body = make("tbody", {class: "of-answers"});
+  const prompts = make("tbody", {class: "of-prompts"});
   const head = make("tr", {}, ...COLUMNS.map(([name]) =>
     make("th", {scope: "col"}, say(`table.${name}`))));
-  const table = make("table", {class: "tokens"}, make("thead", {}, head), body);
+  const table = make("table", {class: "tokens"}, make("thead", {}, head), prompts, body);
   const scroll = make("div", {
     class: "scroll", tabindex: "0", role: "region", "aria-label": say("table.scroll"),
   }, table);
   const box = make("details", {class: "table-box"},
     make("summary", {}, say("section.table")), scroll);
   const counts = {river: 0, backbone: 0};
-  box.addEventListener("toggle", () => box.open && fillTable(body, counts));
+  const fill = () => {
+    fillPrompts(prompts);
+    fillTable(body, counts);
+  };
+  box.addEventListener("toggle", () => box.open && fill());
+  let phase = "";
   follow((view, fresh) => {
-    if (fresh) emptyTable(body, counts);
-    if (box.open) fillTable(body, counts);
+    const ended = view.phase !== phase; // then the later changes are all known
+    if (fresh || ended) emptyTable(body, counts);
+    phase = view.phase;
+    if (box.open) fill();
   });
   return box;
+}
+
+function laterChanges(lane, position) {
+  return changesAt(lane, position).map(([pass, , source, ...edges]) => {
+    const layers = edges.flatMap((edge, i) => (i % 2 ? [] : [layerSpan(edge, edges[i + 1])]));
+    return say("table.change", {
+      token: pass + 1, layers: layers.join(", "), name: say(`source.${source}.name`),
+    });
+  }).join("; ");
+}
+
+// The prompt's rows of the cache: what later tokens find there.
+function fillPrompts(body) {
+  const {prompt} = page.view.lanes.river;
+  once(body, [page.run, page.view.phase, prompt.length], () => LANES.flatMap((lane) =>
+    prompt.slice(0, promptLength(lane)).map(([text, , gap], position) => {
+      const known = {
+        lane: say(`lane.${lane}`), position, token: (gap ? "·" : "") + text,
+        kv: writtenRow(lane, position), later: laterChanges(lane, position),
+      };
+      return make("tr", {}, ...COLUMNS.map(([name]) =>
+        make("td", {class: `col-${name}`}, make("bdi", {}, known[name] ?? ""))));
+    })));
 }
 
 function emptyTable(body, counts) {

@@ -12,7 +12,7 @@ from app.views.run import Lane, ModelCard, Run
 from app.views.snapshot import append, card_view, snapshot
 from app.views.window import Window
 from river_core.errors import SettingsError
-from river_core.records import PromptRecord, RunSummary, TokenRecord
+from river_core.records import CacheUpdate, PromptRecord, RunSummary, TokenRecord
 
 LAYERS = 30
 TAU = 0.98
@@ -44,6 +44,9 @@ HOSTILE = (
 )
 EMOJI = (("", "20f09f"), ("", "8c"), (" \U0001f30a", "8a"))  # one character over three tokens
 EVERY_SOURCE = "b" * 6 + "r" * 5 + "p" * 5 + "m" * 5 + "d" * 5 + "n" * 4  # no policy does this
+
+
+LATER = CacheUpdate(11, (22, 23, 24, 25, 26), "b", 3)  # its deferred slots, by the pass of token 4
 
 
 def _words(text: str) -> list[str]:
@@ -85,7 +88,7 @@ def token(
 ) -> TokenRecord:
     """One TokenRecord whose path and KV source are River's."""
     path = "b" * exit_layer + "r" * (LAYERS - exit_layer)
-    source = EVERY_SOURCE if text == HOSTILE[0] else path
+    source = EVERY_SOURCE if text in HOSTILE[:2] else path
     return TokenRecord(
         index=index,
         position=prompt + index,
@@ -148,10 +151,12 @@ def summary(mean: float, rate: float, reason: str = "length") -> RunSummary:
 
 
 def answers(kind: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """(River's, the backbone's) texts for kind "plain", "hostile" or "long"."""
+    """(River's, the backbone's) texts for kind "plain", "hostile", "long" or "huge"."""
     if kind == "hostile":
         texts = [(t, "") for t in HOSTILE] + list(EMOJI) + [(" end", ""), ("", "")]
         return texts, [*texts[:5], *spoken(OTHER)]
+    if kind == "huge":
+        return spoken(WORDS * 40)[:2000], spoken(OTHER)
     if kind == "long":
         return spoken(WORDS * 8)[:400], spoken(OTHER * 9)[:400]
     return spoken(WORDS), spoken(OTHER)
@@ -185,14 +190,14 @@ class StubSource:
     def run(
         self, prompt: str, threshold: Any, max_new_tokens: Any, session: str
     ) -> Iterator[dict[str, Any]]:
-        """Snapshots of a made-up run; the prompt "long" or "hostile" chooses the answer."""
+        """Snapshots of a made-up run; the prompt "long", "huge" or "hostile" chooses the answer."""
         self.stopped.clear()
         run = Run(f"run{time.monotonic_ns()}", "prompt", notes=self.card.notes)
         if not prompt.strip():
             run.error, run.phase = "prompt is empty; type at least one word.", "failed"
             yield snapshot(run, self.card)
             return
-        kind = prompt if prompt in ("long", "hostile") else "plain"
+        kind = prompt if prompt in ("long", "hostile", "huge") else "plain"
         rng, window = random.Random(7), Window()
         for lane, texts in zip(run.lanes, answers(kind), strict=True):
             lane.num_layers = LAYERS
@@ -216,12 +221,15 @@ class StubSource:
     ) -> Iterator[dict[str, Any]]:
         deep = lane.name == "backbone"
         run.phase = lane.phase = "decoding"
+        often = 40 if len(texts) > 1000 else 5
         for index, (text, raw) in enumerate(texts):
             if self.stopped.is_set():
                 break
             exits = LAYERS if deep else rng.choice((3, 4, 4, 8, 13, 14, 15, 22, 26, 30, 30, 30))
             append(lane, token(index, text, raw, exits, 11, rng))
-            if index % 5 == 4:
+            if index == LATER.pass_index and texts[0][0] == HOSTILE[0] and not deep:
+                lane.updates.append(LATER)
+            if index % often == often - 1:
                 time.sleep(self.pause)
                 yield snapshot(run, self.card, window.starts(run.counts))
         mean = sum(t.exit_layer for t in lane.tokens) / max(1, len(lane.tokens))

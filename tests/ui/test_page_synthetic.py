@@ -52,7 +52,7 @@ def test_every_view_of_a_hostile_token_is_text(open_page: OpenPage, served: Any)
         page.locator(".lane-river .tok").nth(index).focus()
         assert page.locator(".panel-trace svg.trace").count() == 1
     page.locator(".table-box summary").click()
-    rows = page.locator(".tokens tbody tr")
+    rows = page.locator(".tokens .of-answers tr")
     expect(rows).to_have_count(sum(len(a) for a in answers("hostile")))
     expect(rows.first).to_contain_text("${1+1}")
 

@@ -96,7 +96,7 @@ def test_packed_tokens_hold_the_record() -> None:
     record = token(3, " sky", "", 14, 11, random.Random(0))
     cell = cells(pack_token(record, LAYERS))[0]
     assert cell["text"] == "sky" and cell["gap"] == 1 and cell["exit"] == 14
-    assert cell["bin"] == 2 and cell["position"] == 14 and cell["kv"] == "b" * 14 + "r" * 16
+    assert cell["bin"] == 2 and cell["position"] == 14 and cell["kv"] == "b14r16"
     assert unpack_trace(cell["trace"]) == [round(s, 4) for s in record.similarities]
     assert cell["probability"] == pytest.approx(0.6703)
     assert cell["alternatives"][1] == ["·river", pytest.approx(0.1496), 5]
