@@ -46,7 +46,7 @@ function drawPanels() {
 function redraw(name, place, beside, drawing) {
   const {body, width} = panels[name];
   const key = [page.run, place.lane, place.index, beside && beside.label, width].join();
-  if (panels[name].drawn === key) return;
+  if (!width || panels[name].drawn === key) return; // not measured yet, or nothing new
   panels[name].drawn = key;
   body.replaceChildren(...drawing(width));
 }
