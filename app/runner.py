@@ -22,7 +22,6 @@ import river_core
 from river_core.errors import RiverError
 from river_core.records import CacheUpdate, PromptRecord, RunRecord, RunSummary, TokenRecord
 from river_core.settings import DecodeSettings, QuantSpec
-from river_core.sources import DEFAULT
 
 from .card import model_card
 from .views.record import record_json
@@ -181,6 +180,8 @@ class Runner:
 
         Where that fails too, the page says so, and the next run tries again.
         """
+        from river_core.sources import DEFAULT  # it brings torch, which the page does not wait for
+
         reason = ""
         for name in dict.fromkeys((self._name, DEFAULT)):
             self._card = ModelCard("loading", say("model.loading"), name)

@@ -10,6 +10,7 @@ from typing import Any
 
 import gradio as gr
 
+from .recorded import shipped
 from .views import colour
 from .views.snapshot import FIELDS
 from .views.wording import ASSETS, dictionary
@@ -35,6 +36,7 @@ SCRIPTS = (
     "kvmap",
     "readouts",
     "table",
+    "recorded",
     "bar",
     "mount",
 )
@@ -52,11 +54,16 @@ def style() -> str:
 
 
 def head() -> str:
-    """One inline script: the words, the token fields and every file of `SCRIPTS`, in order."""
+    """One inline script: words, token fields, recorded runs and every file of `SCRIPTS`."""
+    return f"<script>{script(f'const RECORDED = {inline(shipped())};')}</script>"
+
+
+def script(recorded: str) -> str:
+    """The page's script; `recorded` is the line that defines the recorded runs."""
     files = [(ASSETS / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
-    values = f"const TEXT = {_inline(dictionary())};\nconst FIELDS = {_inline(FIELDS)};"
-    body = "\n".join(['"use strict";', values, *files])
-    return f"<script>(() => {{\n{body}\n}})();</script>"
+    values = f"const TEXT = {inline(dictionary())};\nconst FIELDS = {inline(FIELDS)};"
+    body = "\n".join(['"use strict";', values, recorded, *files])
+    return f"(() => {{\n{body}\n}})();"
 
 
 def theme() -> gr.themes.Base:
@@ -117,6 +124,6 @@ def _per_theme() -> dict[str, str]:
     return light | {f"{name}_dark": pair[1] for name, pair in pairs.items()}
 
 
-def _inline(value: object) -> str:
+def inline(value: object) -> str:
     """JSON that is safe inside a script element."""
     return json.dumps(value, ensure_ascii=True).replace("<", "\\u003c")

@@ -9,7 +9,8 @@ function mountBar(element, props, watch) {
   const chips = make("div", {class: "chips"});
   const origin = make("p", {class: "origin quiet"});
   const spoken = make("p", {class: "sr", role: "status", "aria-live": "polite"});
-  element.replaceChildren(make("header", {class: "topbar"}, title, tagline, chips), origin, spoken);
+  const header = make("header", {class: "topbar"}, title, tagline, chips);
+  element.replaceChildren(header, origin, recordedSwitch(), spoken);
   speak = (text) => put(spoken, text);
   const show = () => {
     page.card = JSON.parse(props.value);
@@ -18,14 +19,16 @@ function mountBar(element, props, watch) {
   show();
   watch("value", show);
   follow((view) => {
+    if (!view.recorded) speakNowAndThen(view);
+  });
+  followLive((view) => {
     if (view.card) page.card = view.card;
     drawBar(chips, origin);
-    speakNowAndThen(view);
   });
 }
 
 function drawBar(chips, origin) {
-  const {card, view} = page;
+  const [card, view] = [page.card, origins.live];
   const busy = view && view.run;
   const state = busy ? view.phase : card.state;
   const status = make("span", {class: `chip status status-${state}`},
@@ -63,6 +66,8 @@ function mountAlert(element) {
 function sent() {
   if (!page.view) return;
   const view = {...page.view, run: "sent", phase: "sent", error: "", difference: null};
+  delete view.recorded;
+  delete view.card;
   view.status = say("status.sent");
   view.lanes = Object.fromEntries(LANES.map((lane) => [lane, {
     ...page.view.lanes[lane], from: 0, tokens: "", different: "", ended: false, prompt: [],
@@ -70,5 +75,6 @@ function sent() {
     caption: say(`caption.${lane}.waiting`),
   }]));
   view.legend = view.legend.map((entry) => ({...entry, count: 0}));
-  receive(view);
+  showOrigin("live");
+  arrive(view);
 }

@@ -7,11 +7,18 @@ function mountParts(part, element, props, watch) {
   else if (part === "details") mountDetails(root);
   else {
     mountLanes(root);
-    const read = () => receive(JSON.parse(props.value));
+    const read = () => arrive(JSON.parse(props.value));
     read();
     watch("value", read);
   }
 }
 
-window.River = {mount: mountParts, sent};
+// A page without a server: recorded runs only.
+function replay(part, element) {
+  page.card = RECORDED[0].card;
+  const props = {value: JSON.stringify(part === "bar" ? page.card : RECORDED[0])};
+  mountParts(part, element, props, () => {});
+}
+
+window.River = {mount: mountParts, sent, replay};
 window.dispatchEvent(new Event("river-script"));

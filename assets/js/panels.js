@@ -59,7 +59,7 @@ function redraw(name, place, beside, drawing) {
   const {body, width, height} = panels[name];
   const others = beside.map((token) => token.label);
   const key = [page.run, place.lane, place.index, ...others, width, height].join();
-  if (panels[name].drawn === key) return;
+  if (!width || panels[name].drawn === key) return; // not measured yet, or nothing new
   panels[name].drawn = key;
   body.replaceChildren(...drawing({width, height}));
 }

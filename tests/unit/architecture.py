@@ -83,7 +83,7 @@ APP_ROWS: Rows = (
         *("app/views/sentences.py", "app/views/snapshot.py", "app/views/__init__.py"),
     ),
     ("app/card.py", "app/runner.py", "app/recorded.py"),
-    ("app/ui.py", "app/theme.py"),
+    ("app/ui.py", "app/theme.py", "app/export.py"),
     ("app.py",),
 )
 

@@ -1,0 +1,192 @@
+"""Recorded runs: files of run records, shown through the same snapshots as live ones; no torch.
+
+A file holds River's record and, after it, the backbone's, each as JSON Lines (records.md). It may
+come from anywhere: size, schema and types are checked before anything is drawn.
+`python -m app.recorded` decodes the shipped ones again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import river_core
+from river_core.errors import RecordError
+from river_core.records import PromptRecord, RunHeader, RunRecord, RunSummary, TokenRecord
+
+from .views.run import Lane, ModelCard, Run
+from .views.snapshot import append, snapshot
+from .views.wording import ASSETS, prompts, say
+
+RUNS = ASSETS / "runs"
+MODEL = "smollm2-135m-packaged"
+SHIPPED = {"1-rain": 0, "2-sky": 1, "3-lighthouse": 2}  # file -> example prompt
+LARGEST = 8 * 2**20  # bytes of a file
+MOST_LAYERS, MOST_TOKENS = 512, 8192
+REASONS = ("eos", "stop", "length", "cancelled")
+
+
+def shipped() -> list[dict[str, Any]]:
+    """The views of the runs in `assets/runs`, in order of their names."""
+    titles = {name: prompts()[number] for name, number in SHIPPED.items()}
+    return [
+        view(read(path), path.stem, titles.get(path.stem, ""))
+        for path in sorted(RUNS.glob("*.jsonl"))
+    ]
+
+
+def read(path: str | Path) -> list[RunRecord]:
+    """The one or two records of a file; RecordError, in one sentence, for anything else."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise RecordError(f"{path} is larger than {LARGEST // 2**20} MiB; it is not shown.")
+        return parse(data.decode("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path} cannot be read as a recorded run: {error}.") from error
+
+
+def parse(text: str, name: str) -> list[RunRecord]:
+    """As `read`, from the text of a file."""
+    parts: list[list[str]] = []
+    for line in filter(str.strip, text.split("\n")):
+        if '"type":"header"' in line[:40].replace(" ", "") or not parts:
+            parts.append([])
+        parts[-1].append(line)
+    if len(parts) not in (1, 2):
+        raise RecordError(f"{name} holds {len(parts)} run records instead of one or two.")
+    try:
+        records = [RunRecord.from_lines(part, name) for part in parts]
+        sound = all(map(_sound, records))
+    except (RecursionError, OverflowError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"{name} is not a recorded run: {error}.") from error
+    if not sound or len({record.header.num_layers for record in records}) > 1:
+        raise RecordError(f"{name} is not a recorded run: a value has the wrong type or size.")
+    return records
+
+
+def recorded_run(records: list[RunRecord], name: str) -> Run:
+    """The lanes of a recorded run, as the runner leaves them when a live one has ended."""
+    run = Run(f"recorded {name}", "done", notes=records[0].header.notes)
+    for lane, record in zip(run.lanes, records, strict=False):
+        _fill(lane, record)
+    if len(records) == 1:
+        run.backbone.num_layers, run.backbone.phase = run.river.num_layers, "failed"
+    return run
+
+
+def view(records: list[RunRecord], name: str, title: str = "") -> dict[str, Any]:
+    """The snapshot of a recorded run, with `recorded`: what the chooser and the label say."""
+    header = records[0].header
+    card = ModelCard(
+        "ready", say("recorded.card"), header.model, header.origin, header.device, header.num_layers
+    )
+    label = say("recorded.label", model=header.model, device=header.device)
+    return snapshot(recorded_run(records, name), card) | {
+        "recorded": {"title": title or name, "label": label}
+    }
+
+
+def make(folder: Path = RUNS, tokens: int = 90) -> None:
+    """Decode the shipped runs with the packaged model and write them to `folder`."""
+    model = river_core.load(MODEL, device="cpu")
+    for name, number in SHIPPED.items():
+        lines: list[str] = []
+        for policy in ("river", "backbone"):
+            settings: dict[str, Any] = {"policy": policy, "max_new_tokens": tokens}
+            record = river_core.generate(model, prompts()[number], full_trace=True, **settings)
+            lines += record.lines()
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _fill(lane: Lane, record: RunRecord) -> None:
+    lane.num_layers, lane.phase = record.header.num_layers, "done"
+    lane.prompt, lane.summary = record.prompt, record.summary
+    for token in record.tokens:
+        append(lane, token)
+    lane.updates = list(record.updates)
+
+
+def _sound(record: RunRecord) -> bool:
+    """Whether every value that a view uses has its type and size."""
+    layers, start = record.header.num_layers, len(record.prompt.token_ids)
+    return (
+        _header(record.header)
+        and _prompt(record.prompt, layers)
+        and len(record.tokens) <= MOST_TOKENS
+        and all(_token(t, i, start + i, layers) for i, t in enumerate(record.tokens))
+        and _summary(record.summary)
+    )
+
+
+def _header(header: RunHeader) -> bool:
+    texts = (header.model, header.origin, header.device, *header.notes)
+    return (
+        _whole(header.num_layers, MOST_LAYERS)
+        and header.num_layers > 0
+        and all(isinstance(text, str) for text in texts)
+        and isinstance(header.settings, dict)
+    )
+
+
+def _prompt(prompt: PromptRecord, layers: int) -> bool:
+    return (
+        len(prompt.token_ids) == len(prompt.texts)
+        and all(map(_whole, prompt.token_ids))
+        and all(isinstance(text, str) for text in (*prompt.texts, *prompt.raw.values()))
+        and all(bytes.fromhex(raw) is not None for raw in prompt.raw.values())
+        and _whole(prompt.exit_layer, layers)
+        and _number(prompt.seconds)
+    )
+
+
+def _token(token: TokenRecord, index: int, position: int, layers: int) -> bool:
+    numbers = (token.threshold, token.logprob, token.entropy, token.seconds)
+    chances = [chance for _, _, chance in token.alternatives]
+    return (
+        (token.index, token.position) == (index, position)
+        and _whole(token.token_id)
+        and all(_whole(number) for number, _, _ in token.alternatives)
+        and isinstance(token.text, str)
+        and isinstance(token.raw, str)
+        and bytes.fromhex(token.raw) is not None
+        and _whole(token.exit_layer, layers)
+        and all(map(_number, (*numbers, *chances, *token.similarities)))
+        and len(token.similarities) in (token.exit_layer, layers, 0)
+        and isinstance(token.kv_source, str)
+        and len(token.kv_source) == layers
+        and len(token.alternatives) <= 16
+    )
+
+
+def _summary(summary: RunSummary) -> bool:
+    rates = (summary.tokens_per_second, summary.mean_exit_layer, summary.decision_microseconds)
+    return (
+        summary.stop_reason in REASONS
+        and all(rate is None or _number(rate) for rate in rates)
+        and isinstance(summary.device, str)
+        and _mapping(summary.memory, int)
+        and _mapping(summary.kernels, str)
+        and _mapping(summary.versions, str)
+    )
+
+
+def _mapping(found: Mapping[str, Any], kind: type) -> bool:
+    return isinstance(found, dict) and all(
+        isinstance(value, kind) and (kind is str or _whole(value)) for value in found.values()
+    )
+
+
+def _whole(value: object, largest: int = 2**53) -> bool:
+    return type(value) is int and 0 <= value <= largest
+
+
+def _number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    make()
