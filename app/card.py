@@ -27,6 +27,8 @@ def model_card(model: Any, instead: str = "") -> ModelCard:
         advice=advice,
         notes=tuple(model.info.notes),
         river=_river(model.info.quant),
+        entry_layer=model.info.entry_layer,
+        resident=model.resident,
     )
 
 

@@ -16,6 +16,7 @@ import river_core
 from river_core.errors import RecordError
 from river_core.records import PromptRecord, RunHeader, RunRecord, RunSummary, TokenRecord
 
+from .views.packing import pack_trace
 from .views.run import Lane, ModelCard, Run
 from .views.snapshot import append, snapshot
 from .views.wording import ASSETS, prompts, say
@@ -70,11 +71,12 @@ def parse(text: str, name: str) -> list[RunRecord]:
 
 def recorded_run(records: list[RunRecord], name: str) -> Run:
     """The lanes of a recorded run, as the runner leaves them when a live one has ended."""
-    run = Run(f"recorded {name}", "done", notes=records[0].header.notes)
+    header = records[0].header
+    run = Run(f"recorded {name}", "done", entry_layer=header.entry_layer, notes=header.notes)
     for lane, record in zip(run.lanes, records, strict=False):
         _fill(lane, record)
     if len(records) == 1:
-        run.backbone.num_layers, run.backbone.phase = run.river.num_layers, "failed"
+        run.lower.num_layers, run.lower.phase = run.upper.num_layers, "failed"
     return run
 
 
@@ -103,11 +105,14 @@ def make(folder: Path = RUNS, tokens: int = 90) -> None:
 
 
 def _fill(lane: Lane, record: RunRecord) -> None:
+    lane.policy = str(record.header.settings.get("policy", "unknown"))
     lane.num_layers, lane.phase = record.header.num_layers, "done"
     lane.prompt, lane.summary = record.prompt, record.summary
     for token in record.tokens:
         append(lane, token)
     lane.updates = list(record.updates)
+    if lane.name == "upper":
+        lane.trace = [pack_trace(values) for values in record.full_trace or ()]
 
 
 def _sound(record: RunRecord) -> bool:

@@ -13,48 +13,26 @@ import time
 import traceback
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 from typing import Any
 
 import river_core
 from river_core.errors import RiverError
-from river_core.records import CacheUpdate, PromptRecord, RunRecord, RunSummary, TokenRecord
-from river_core.settings import DecodeSettings, QuantSpec
+from river_core.records import RunRecord
+from river_core.settings import DecodeSettings, QuantSpec, check_threshold
 
+from .asked import Ask, ask
 from .card import model_card
+from .job import Job, fail, take
 from .views.record import record_json
-from .views.run import Lane, ModelCard, Run
-from .views.snapshot import append, card_view, snapshot
+from .views.run import LANES, Lane, ModelCard, Run
+from .views.snapshot import card_view, pack_trace, snapshot
 from .views.window import Window
 from .views.wording import say
 
 INTERVAL = 0.11  # seconds between snapshots: 8 to 10 a second with what Gradio adds
 KEPT_RUNS = 16
-
-
-@dataclass
-class Job:
-    """One press on Run: what it shows, what it was asked, and how to stop it."""
-
-    run: Run
-    prompt: str
-    settings: dict[str, Any]
-    stopped: threading.Event = field(default_factory=threading.Event)
-    control: Any = None
-    since: float = field(default_factory=time.monotonic)
-    future: Future[None] = field(default_factory=Future)
-
-    def enter(self, phase: str) -> None:
-        """Note a new phase and when it began."""
-        self.run.phase, self.since = phase, time.monotonic()
-
-    def stop(self) -> None:
-        """Stop within one step; before its turn has come, at its turn."""
-        self.stopped.set()
-        if self.control is not None:
-            self.control.cancel()
 
 
 class Runner:
@@ -105,15 +83,18 @@ class Runner:
                 return
             time.sleep(INTERVAL)
 
-    def run(
-        self, prompt: str, threshold: Any, max_new_tokens: Any, session: str
-    ) -> Iterator[dict[str, Any]]:
-        """Snapshots of both lanes until the run has ended; closing the iterator stops the run."""
-        job = Job(Run(uuid.uuid4().hex), prompt, {})
+    def run(self, values: Mapping[str, Any], session: str) -> Iterator[dict[str, Any]]:
+        """Snapshots of both lanes until the run has ended; closing the iterator stops the run.
+
+        `values` by the names of `asked.DEFAULTS`.
+        """
+        job = Job(Run(uuid.uuid4().hex), Ask(""))
         try:
-            job.settings = _checked(threshold=threshold, max_new_tokens=max_new_tokens)
+            job.ask = ask(values)
+            for lane in job.run.lanes:
+                lane.policy = job.ask.policy(lane.name)
         except RiverError as error:
-            _fail(job, error)
+            fail(job, error)
             yield self._view(job, Window())
             return
         with self._lock:
@@ -134,6 +115,17 @@ class Runner:
         if job is not None:
             job.stop()
 
+    def set_threshold(self, value: Any, session: str) -> None:
+        """Of the session's run, if it has one, from the next token on. Raises SettingsError."""
+        threshold = check_threshold(value)
+        with self._lock:
+            job = self._jobs.get(session)
+            if job is not None:
+                for settings in job.ask.lanes.values():
+                    settings["threshold"] = threshold  # of lanes that have not begun
+                if job.control is not None:
+                    job.control.threshold = threshold
+
     def generate(self, prompt: str, **settings: Any) -> dict[str, Any]:
         """One whole run as a JSON object. Raises RiverError for anything the caller got wrong."""
         checked = _checked(**settings)
@@ -148,7 +140,7 @@ class Runner:
 
     def record(self, run_id: str, lane: str) -> dict[str, Any]:
         """The record of a kept page run. Raises RiverError when there is none."""
-        if lane not in ("river", "backbone"):
+        if lane not in LANES:
             raise RiverError(say("error.lane", lane=lane))
         with self._lock:
             record = self._records.get((run_id, lane))
@@ -166,7 +158,7 @@ class Runner:
             wait([job.future], timeout=INTERVAL)
         if (fault := job.future.exception()) is not None:
             traceback.print_exception(fault)
-            _fail(job, say("error.unexpected"))
+            fail(job, say("error.unexpected"))
             yield self._view(job, window, whole=True)
 
     def _view(self, job: Job, window: Window, *, whole: bool = False) -> dict[str, Any]:
@@ -231,64 +223,51 @@ class Runner:
         try:
             job.enter("loading")
             model = self._ready_model()
-            job.run.notes = tuple(model.info.notes)
+            job.run.notes, job.run.entry_layer = tuple(model.info.notes), model.info.entry_layer
             for lane in job.run.lanes:
                 lane.num_layers = model.num_layers
+            streams = {}
             for lane in job.run.lanes:
                 if job.stopped.is_set():
                     lane.phase = "stopped"
                 else:
-                    self._decode(job, lane, model)
+                    streams[lane.name] = self._decode(job, lane, model)
+            for lane in job.run.lanes:
+                if lane.name in streams:
+                    self._keep(job, lane, streams[lane.name])
         except RiverError as error:
-            _fail(job, error)
+            fail(job, error)
         else:
             job.enter("stopped" if job.stopped.is_set() else "done")
 
-    def _decode(self, job: Job, lane: Lane, model: Any) -> None:
+    def _decode(self, job: Job, lane: Lane, model: Any) -> Any:
         job.enter("prompt")
         lane.phase = "prompt"
         job.control = self._engine.Control()
         if job.stopped.is_set():
             job.control.cancel()
-        settings = job.settings | {"policy": lane.policy, "full_trace": False}
-        stream = self._engine.stream(model, job.prompt, control=job.control, **settings)
+        settings = job.ask.lanes[lane.name]
+        stream = self._engine.stream(model, job.ask.prompt, control=job.control, **settings)
         for record in stream:
             with self._lock:
-                _take(job, lane, record)
+                take(job, lane, record)
         lane.phase = "stopped" if job.stopped.is_set() else "done"
-        self._keep(job.run.id, lane.name, stream.record())
+        return stream
 
-    def _keep(self, run_id: str, lane: str, record: RunRecord) -> None:
+    def _keep(self, job: Job, lane: Lane, stream: Any) -> None:
+        """Keep the lane's record; the upper one's with all layers' similarities, unless stopped."""
+        whole = lane.name == LANES[0] and lane.exits and not job.stopped.is_set()
+        if whole:
+            job.enter("tracing")
+        record: RunRecord = stream.record(full_trace=whole)
         with self._lock:
-            self._records[run_id, lane] = record
+            lane.trace = [pack_trace(values) for values in record.full_trace or ()]
+            self._records[job.run.id, lane.name] = record
             while len(self._records) > 2 * KEPT_RUNS:
                 self._records.popitem(last=False)
-
-
-def _take(job: Job, lane: Lane, record: object) -> None:
-    """Put one record of the stream where the views look for it."""
-    if isinstance(record, PromptRecord):
-        lane.prompt = record
-    elif isinstance(record, TokenRecord):
-        append(lane, record)
-        if lane.phase != "decoding":
-            lane.phase = "decoding"
-            job.enter("decoding")
-    elif isinstance(record, CacheUpdate):
-        lane.updates.append(record)
-    elif isinstance(record, RunSummary):
-        lane.summary = record
 
 
 def _checked(**settings: Any) -> dict[str, Any]:
     """The settings, once DecodeSettings has found nothing wrong with them."""
     DecodeSettings.from_keywords(settings)
     return settings
-
-
-def _fail(job: Job, reason: object) -> None:
-    job.run.error = str(reason)
-    job.enter("failed")
-    for lane in job.run.lanes:
-        if lane.phase not in ("done", "stopped"):
-            lane.phase = "failed"

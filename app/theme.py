@@ -22,6 +22,7 @@ SCRIPTS = (
     "dom",
     "store",
     "selection",
+    "estimate",
     "lanes",
     "legend",
     "keyboard",

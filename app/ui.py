@@ -6,13 +6,15 @@ of a `gr.HTML` whose template is fixed; the script writes it with `textContent`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import gradio as gr
 
 from river_core.errors import RiverError
 
+from .panel import Panel, settings_panel
+from .views.policies import policy_sentence
 from .views.run import ModelCard, Run
 from .views.snapshot import card_view, pack, snapshot
 from .views.wording import prompts, say
@@ -32,10 +34,14 @@ class Source(Protocol):
     def cards(self) -> Iterator[dict[str, Any]]:
         """The top bar until the model is ready or has failed."""
 
-    def run(
-        self, prompt: str, threshold: Any, max_new_tokens: Any, session: str
-    ) -> Iterator[dict[str, Any]]:
-        """Snapshots of a run until it has ended."""
+    def run(self, values: Mapping[str, Any], session: str) -> Iterator[dict[str, Any]]:
+        """Snapshots of a run until it has ended; `values` by the names of `asked.DEFAULTS`."""
+
+    def set_threshold(self, value: Any, session: str) -> None:
+        """Of the session's run, from its next token on."""
+
+    def set_resident(self, layers: int | str) -> None:
+        """Keep that many backbone layers; raises RiverError."""
 
     def stop(self, session: str) -> None:
         """Stop the session's run."""
@@ -66,10 +72,14 @@ def build(source: Source) -> gr.Blocks:
         )
         lanes = gr.HTML(pack(snapshot(Run("", "idle"), card)), **_part("lanes"))
         threshold, tokens, again = _controls()
+        gr.HTML(**_part("estimate"))
+        panel = settings_panel()
         gr.HTML(**_part("details"))
-        _wire_run(source, (run, again), (prompt, threshold, tokens), lanes)
+        asked = {"prompt": prompt, "threshold": threshold, "max_new_tokens": tokens, **panel.named}
+        _wire_run(source, (run, again), asked, lanes)
         _wire_stop(source, stop)
-        _wire_load(source, page, [bar, threshold, tokens], run)
+        _wire_panel(source, panel, threshold)
+        _wire_load(source, page, [bar, threshold, tokens, panel.resident, panel.loaded], run)
         _wire_api(source)
     page.queue(default_concurrency_limit=WAITING, api_open=True)
     return page
@@ -130,18 +140,21 @@ def _controls() -> tuple[gr.Slider, gr.Number, gr.Button]:
 
 
 def _wire_run(
-    source: Source, buttons: tuple[gr.Button, ...], inputs: tuple[Any, ...], lanes: gr.HTML
+    source: Source, buttons: tuple[gr.Button, ...], asked: Mapping[str, Any], lanes: gr.HTML
 ) -> None:
-    def stream(prompt: str, threshold: Any, tokens: Any, request: gr.Request) -> Iterator[str]:
-        for view in source.run(prompt, threshold, tokens, str(request.session_hash)):
+    def stream(*values: Any, request: gr.Request) -> Iterator[str]:
+        named = dict(zip(asked, values, strict=True))
+        for view in source.run(named, str(request.session_hash)):
             yield pack(view)
 
+    titles = "['upper', 'lower'].map((lane) => values[order.indexOf(lane)])"
     gr.on(
-        [*(button.click for button in buttons), inputs[0].submit],
+        [*(button.click for button in buttons), asked["prompt"].submit],
         stream,
-        list(inputs),
+        list(asked.values()),
         lanes,
-        js="(...values) => { window.River.sent(); return values.slice(0, 3); }",
+        js=f"(...values) => {{ const order = {list(asked)}; window.River.sent({titles}); "
+        "return values.slice(0, order.length); }",
         show_progress="hidden",
         show_progress_on=list(buttons),  # a hidden tracker on an output still draws every frame
         trigger_mode="once",
@@ -158,12 +171,33 @@ def _wire_stop(source: Source, stop: gr.Button) -> None:
     stop.click(halt, queue=False, show_progress="hidden", api_visibility="private")
 
 
+def _wire_panel(source: Source, panel: Panel, threshold: gr.Slider) -> None:
+    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+    for lane, sentence in panel.sentences.items():
+        panel.named[lane].change(policy_sentence, panel.named[lane], sentence, queue=False, **quiet)
+
+    def live(value: Any, request: gr.Request) -> None:
+        source.set_threshold(value, str(request.session_hash))
+
+    threshold.change(live, threshold, queue=False, trigger_mode="always_last", **quiet)
+
+    def keep(layers: Any) -> str:
+        try:
+            source.set_resident(layers)
+        except RiverError as error:
+            return str(error)
+        card = source.card
+        return say("settings.resident.done", resident=card.resident, layers=card.num_layers)
+
+    panel.apply.click(keep, panel.resident, panel.said, concurrency_limit=None, **quiet)
+
+
 def _wire_load(source: Source, page: gr.Blocks, outputs: list[Any], button: gr.Button) -> None:
-    def follow() -> Iterator[tuple[Any, Any, Any]]:
+    def follow() -> Iterator[tuple[Any, ...]]:
         for view in source.cards():
             card = source.card
             if card.state != "ready":
-                yield pack(view), gr.skip(), gr.skip()
+                yield (pack(view), *[gr.skip()] * 4)
                 continue
             default = say("threshold.default", threshold=f"{card.threshold:.3f}")
             lowest, step = card.scale
@@ -172,6 +206,11 @@ def _wire_load(source: Source, page: gr.Blocks, outputs: list[Any], button: gr.B
                 pack(view),
                 gr.update(value=card.threshold, info=words, minimum=lowest, step=step),
                 gr.update(info=say("max_tokens.info", capacity=card.capacity)),
+                gr.update(
+                    value=card.resident,
+                    info=say("settings.resident.info", layers=card.num_layers),
+                ),
+                say("settings.load", entry=card.entry_layer),
             )
 
     page.load(

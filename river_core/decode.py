@@ -27,7 +27,7 @@ from .sampling import Choice, sample
 from .settings import DecodeSettings
 from .text import TextStream
 from .thresholds import threshold_of
-from .trace import full_trace
+from .trace import full_trace as full_depth
 
 
 class RunStream(Iterator[Record]):
@@ -75,8 +75,9 @@ class RunStream(Iterator[Record]):
         """Give the run up; what was computed so far stays valid."""
         self._iterator.close()
 
-    def record(self) -> RunRecord:
-        """Everything up to the summary as one RunRecord, with the full trace if it was asked for.
+    def record(self, *, full_trace: bool | None = None) -> RunRecord:
+        """Everything up to the summary as one RunRecord, with the full trace if it was asked for:
+        here, or (None) in the settings.
 
         Raises RiverError while the run is unfinished.
         """
@@ -84,9 +85,10 @@ class RunStream(Iterator[Record]):
             raise RiverError("the run is unfinished; take its records to the summary first.")
         tokens = tuple(r for r in self._got if isinstance(r, TokenRecord))
         trace = None
-        if self._settings.full_trace and tokens:
+        wanted = self._settings.full_trace if full_trace is None else full_trace
+        if wanted and tokens:
             fed = self._ids + tuple(t.token_id for t in tokens[:-1])
-            trace = full_trace(self._model, fed, len(tokens))
+            trace = full_depth(self._model, fed, len(tokens))
         prompt = self._got[0]
         assert isinstance(prompt, PromptRecord)
         return RunRecord(

@@ -49,6 +49,21 @@ class RunNumbers:
     decision_percent: float | None
 
 
+def weight_bytes(memory: Mapping[str, int], layers: int, entry_layer: int) -> tuple[float, float]:
+    """Bytes of weights that a token reads after 0 backbone layers, and for each one more.
+
+    From a summary's `memory`, with every backbone layer there; (0, 0) where it has no layers. An
+    estimate of speed, since decoding at batch 1 is bound by them (method.md 2.6): a token that
+    leaves after e layers reads e of the backbone's and layers - e twins, and the head.
+    """
+    backbone, river = memory.get("backbone", 0), memory.get("river", 0)
+    if not backbone or not river:
+        return 0.0, 0.0
+    twin = river / (layers - entry_layer + 1)
+    head = memory.get("head") or memory.get("embedding", 0)
+    return head + layers * twin, backbone / layers - twin
+
+
 def choices(run: RunRecord) -> list[int]:
     """What the model itself chose at each pass: on forced runs its best alternative."""
     if run.header.forced_tokens:

@@ -44,34 +44,35 @@ def live_mean_exit(lane: Lane) -> float | None:
 
 def tiles(run: Run) -> list[dict[str, Any]]:
     """The six large read-outs: label, value, note, and whether the note is bad news."""
-    river, backbone = live_rate(run.river), live_rate(run.backbone)
+    upper, lower = live_rate(run.upper), live_rate(run.lower)
+    note, slower = ratio_note(upper, lower, run.lower.title), _slower(upper, lower)
     return [
-        _tile("river_rate", decimal(river), ratio_note(river, backbone), _slower(river, backbone)),
-        _tile("backbone_rate", decimal(backbone)),
-        _exit_tile(run.river),
-        _saved_tile(run.river, river, backbone),
+        _tile("upper_rate", decimal(upper), note, slower, say("tile.rate", policy=run.upper.title)),
+        _tile("lower_rate", decimal(lower), label=say("tile.rate", policy=run.lower.title)),
+        _exit_tile(run.upper),
+        _saved_tile(run, time_saved(upper, lower)),
         _agreement_tile(run),
         _memory_tile(run),
     ]
 
 
-def ratio_note(river: float | None, backbone: float | None) -> str:
-    """'1.32× the backbone', or '0.87× the backbone: slower'."""
-    if not river or not backbone:
+def ratio_note(upper: float | None, lower: float | None, policy: str) -> str:
+    """'1.32× Backbone', or '0.87× Backbone: a slow-down'."""
+    if not upper or not lower:
         return ""
-    key = "tile.river_rate.slower" if river < backbone else "tile.river_rate.faster"
-    return say(key, ratio=decimal(river / backbone, 2))
+    key = "tile.rate.slower" if upper < lower else "tile.rate.faster"
+    return say(key, ratio=decimal(upper / lower, 2), policy=policy)
 
 
-def time_saved(river: float | None, backbone: float | None) -> float | None:
-    """Fraction of the backbone's time per token that the river lane saved; negative: slower."""
-    if not river or not backbone:
+def time_saved(upper: float | None, lower: float | None) -> float | None:
+    """Fraction of the lower lane's time per token that the upper one saved; negative: slower."""
+    if not upper or not lower:
         return None
-    return 1 - backbone / river
+    return 1 - lower / upper
 
 
 def rows(run: Run) -> list[list[str]]:
-    """[label, river, backbone] for everything that both lanes have."""
+    """[label, upper, lower] for everything that both lanes have."""
     return [[say(f"row.{key}"), *(cell(lane) for lane in run.lanes)] for key, cell in _ROWS]
 
 
@@ -93,7 +94,7 @@ def memory(run: Run) -> list[dict[str, Any]]:
 
 def machine(run: Run) -> list[list[str]]:
     """[label, text] lines: device, the kernel of each shape, notes, versions."""
-    summary = run.backbone.summary or run.river.summary
+    summary = run.lower.summary or run.upper.summary
     lines = []
     if summary is not None:
         lines.append([say("machine.device"), summary.device])
@@ -113,19 +114,21 @@ def _kernels(run: Run) -> Mapping[str, str]:
     return merged
 
 
-def _tile(key: str, value: str, note: str = "", bad: bool = False) -> dict[str, Any]:
+def _tile(
+    key: str, value: str, note: str = "", bad: bool = False, label: str = ""
+) -> dict[str, Any]:
     return {
         "key": key,
         "value": value,
-        "label": say(f"tile.{key}"),
+        "label": label or say(f"tile.{key}"),
         "note": note,
         "bad": bad,
         "measured": value != DASH,
     }
 
 
-def _slower(river: float | None, backbone: float | None) -> bool:
-    return bool(river and backbone and river < backbone)
+def _slower(upper: float | None, lower: float | None) -> bool:
+    return bool(upper and lower and upper < lower)
 
 
 def _exit_tile(lane: Lane) -> dict[str, Any]:
@@ -134,21 +137,23 @@ def _exit_tile(lane: Lane) -> dict[str, Any]:
     return _tile("mean_exit", value)
 
 
-def _saved_tile(lane: Lane, river: float | None, backbone: float | None) -> dict[str, Any]:
-    mean = live_mean_exit(lane)
+def _saved_tile(run: Run, time: float | None) -> dict[str, Any]:
+    lane, mean = run.upper, live_mean_exit(run.upper)
     layers = None if mean is None or not lane.num_layers else 1 - mean / lane.num_layers
-    time = time_saved(river, backbone)
     value = DASH if layers is None else f"{percent(layers)} → {percent(time)}"
     bad = time is not None and time < 0
-    return _tile("saved", value, say("tile.saved.slower") if bad else "", bad)
+    note = say("tile.saved.slower" if bad else "tile.saved.note", policy=run.lower.title)
+    return _tile("saved", value, note, bad)
 
 
 def _agreement_tile(run: Run) -> dict[str, Any]:
-    same, compared = agreeing(run.river.token_ids, run.backbone.token_ids)
+    label = say("tile.agreement", policy=run.lower.title)
+    same, compared = agreeing(run.upper.token_ids, run.lower.token_ids)
     if not compared:
-        return _tile("agreement", DASH)
+        return _tile("agreement", DASH, label=label)
     note = say("tile.agreement.share", share=percent(same / compared))
-    return _tile("agreement", say("tile.agreement.value", same=same, compared=compared), note)
+    value = say("tile.agreement.value", same=same, compared=compared)
+    return _tile("agreement", value, note, label=label)
 
 
 def _memory_tile(run: Run) -> dict[str, Any]:
@@ -161,7 +166,7 @@ def _memory_tile(run: Run) -> dict[str, Any]:
 
 
 def _latest_memory(run: Run) -> Mapping[str, int]:
-    summary = run.backbone.summary or run.river.summary
+    summary = run.lower.summary or run.upper.summary
     return summary.memory if summary is not None else {}
 
 

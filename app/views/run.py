@@ -9,14 +9,27 @@ from dataclasses import dataclass, field
 
 from river_core.records import CacheUpdate, PromptRecord, RunSummary, TokenRecord
 
-PHASES = ("idle", "waiting", "loading", "prompt", "decoding", "done", "stopped", "failed")
+from .policies import leaves, policy_name
+
+PHASES = (
+    "idle",
+    "waiting",
+    "loading",
+    "prompt",
+    "decoding",
+    "tracing",
+    "done",
+    "stopped",
+    "failed",
+)
+LANES = ("upper", "lower")
 
 
 @dataclass
 class Lane:
     """One answer while it is decoded. `lines` has one packed line per token (snapshot.py)."""
 
-    name: str  # "river" or "backbone"
+    name: str  # "upper" or "lower"
     policy: str
     num_layers: int = 0
     phase: str = "idle"
@@ -25,6 +38,7 @@ class Lane:
     summary: RunSummary | None = None
     lines: list[str] = field(default_factory=list)
     updates: list[CacheUpdate] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)  # packed similarities of all layers, per token
 
     @property
     def token_ids(self) -> list[int]:
@@ -34,7 +48,12 @@ class Lane:
     @property
     def exits(self) -> bool:
         """Whether this lane's tokens may leave before the last layer."""
-        return self.name == "river"
+        return leaves(self.policy)
+
+    @property
+    def title(self) -> str:
+        """The policy, as the page calls it."""
+        return policy_name(self.policy)
 
 
 @dataclass
@@ -53,6 +72,8 @@ class ModelCard:
     advice: str = ""  # what calibration says of the threshold
     notes: tuple[str, ...] = ()
     river: str = ""  # how the river's weights are stored
+    entry_layer: int = 2
+    resident: int = 0
 
 
 @dataclass
@@ -61,9 +82,9 @@ class Run:
 
     id: str
     phase: str = "waiting"
-    threshold: float | None = None
-    river: Lane = field(default_factory=lambda: Lane("river", "river"))
-    backbone: Lane = field(default_factory=lambda: Lane("backbone", "backbone"))
+    upper: Lane = field(default_factory=lambda: Lane("upper", "river"))
+    lower: Lane = field(default_factory=lambda: Lane("lower", "backbone"))
+    entry_layer: int = 2
     notes: tuple[str, ...] = ()
     waited: float = 0.0  # seconds in the present phase
     error: str = ""
@@ -76,5 +97,5 @@ class Run:
 
     @property
     def lanes(self) -> tuple[Lane, Lane]:
-        """River above, backbone below."""
-        return (self.river, self.backbone)
+        """The lane above, and the one that it is compared with."""
+        return (self.upper, self.lower)

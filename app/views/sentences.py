@@ -81,6 +81,8 @@ def live_line(run: Run) -> str:
         return run.error
     return say(
         f"live.{run.phase}",
-        river=len(run.river.tokens),
-        backbone=len(run.backbone.tokens),
+        upper=len(run.upper.tokens),
+        lower=len(run.lower.tokens),
+        first=run.upper.title,
+        second=run.lower.title,
     )

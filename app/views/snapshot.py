@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from river_core.records import PromptRecord, TokenRecord
@@ -18,6 +18,8 @@ from .agreement import first_difference
 from .cache import pack_updates, prompt_rows, run_lengths
 from .display import show
 from .numbers import decimal
+from .packing import pack_trace
+from .preview import preview
 from .readouts import live_mean_exit, live_rate, readouts
 from .run import Lane, ModelCard, Run
 from .sentences import live_line, prompt_sentence, token_sentence
@@ -43,22 +45,6 @@ FIELDS = (
     "forced",  # 1 when it had to leave because no more layers are resident
     "parts",  # {part: milliseconds} in profile mode, else null
 )
-DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-
-
-def pack_trace(similarities: Iterable[float]) -> str:
-    """Similarities in [-1, 1] as three base-36 digits each, in steps of 0.0001."""
-    return "".join(_base36(round((min(1.0, max(-1.0, s)) + 1) * 10_000)) for s in similarities)
-
-
-def unpack_trace(packed: str) -> list[float]:
-    """The inverse of `pack_trace`, to 4 decimals; the page has the same few lines."""
-    codes = [int(packed[i : i + 3], 36) for i in range(0, len(packed), 3)]
-    return [round(code / 10_000 - 1, 4) for code in codes]
-
-
-def _base36(code: int) -> str:
-    return DIGITS[code // 1296] + DIGITS[code // 36 % 36] + DIGITS[code % 36]
 
 
 def pack_token(token: TokenRecord, num_layers: int) -> str:
@@ -112,8 +98,8 @@ def snapshot(run: Run, card: ModelCard, starts: Mapping[str, int] | None = None)
     """
     starts = starts or {}
     finished = all(lane.phase == "done" for lane in run.lanes)
-    difference = first_difference(run.river.token_ids, run.backbone.token_ids, finished=finished)
-    layers = run.river.num_layers or card.num_layers
+    difference = first_difference(run.upper.token_ids, run.lower.token_ids, finished=finished)
+    layers = run.upper.num_layers or card.num_layers
     return {
         "run": run.id,
         "phase": run.phase,
@@ -122,8 +108,9 @@ def snapshot(run: Run, card: ModelCard, starts: Mapping[str, int] | None = None)
         "live": live_line(run),
         "layers": layers,
         "difference": difference,
-        "legend": _legend(run.river, layers) if layers else [],
+        "legend": _legend(run.upper, layers) if layers else [],
         "lanes": {lane.name: _lane(lane, difference, starts) for lane in run.lanes},
+        "preview": preview(run),
         "readouts": readouts(run),
         "card": card_view(card),
     }
@@ -152,6 +139,7 @@ def card_view(card: ModelCard) -> dict[str, Any]:
         "origin": card.origin,
         "notes": list(card.notes),
         "layers": card.num_layers,
+        "resident": card.resident,
     }
 
 
@@ -159,6 +147,8 @@ def _lane(lane: Lane, difference: int | None, starts: Mapping[str, int]) -> dict
     start, changed = starts.get(lane.name, 0), starts.get(f"{lane.name}.updates", 0)
     return {
         "phase": lane.phase,
+        "title": lane.title,
+        "policy": lane.policy,
         "from": start,
         "tokens": "\n".join(lane.lines[start:]),
         "caption": _caption(lane),
@@ -166,7 +156,7 @@ def _lane(lane: Lane, difference: int | None, starts: Mapping[str, int]) -> dict
         "ended": lane.summary is not None and lane.summary.stop_reason == "eos",
         "exits": lane.exits,
         "depth": prompt_sentence(lane),
-        "prompt": _prompt_tokens(lane.prompt) if lane.name == "river" else [],
+        "prompt": _prompt_tokens(lane.prompt) if lane.name == "upper" else [],
         "prompt_length": len(lane.prompt.token_ids) if lane.prompt else 0,
         "prompt_kv": prompt_rows(lane.prompt),
         "updates": [changed, pack_updates(lane.updates, changed)],
@@ -187,9 +177,9 @@ def _caption(lane: Lane) -> str:
         return say(f"caption.{lane.name}.{lane.phase}")
     rate = decimal(live_rate(lane))
     if not lane.exits:
-        return say("caption.backbone", layers=lane.num_layers, n=len(lane.tokens), rate=rate)
+        return say("caption.all", layers=lane.num_layers, n=len(lane.tokens), rate=rate)
     return say(
-        "caption.river",
+        "caption.leaves",
         threshold=decimal(lane.tokens[-1].threshold, 3),
         mean=decimal(live_mean_exit(lane)),
         layers=lane.num_layers,
@@ -199,7 +189,7 @@ def _caption(lane: Lane) -> str:
 
 
 def _different(lane: Lane, difference: int | None) -> str:
-    if difference is None or lane.exits:
+    if difference is None or lane.name == "upper":
         return ""
     if difference >= len(lane.tokens):
         return say("lane.ends_first", number=difference)
@@ -211,7 +201,13 @@ def _different(lane: Lane, difference: int | None) -> str:
 def _legend(lane: Lane, layers: int) -> list[dict[str, Any]]:
     numbers = colour.counts([t.exit_layer for t in lane.tokens], layers)
     return [
-        {"fill": entry.fill, "never": entry.never, "text": _entry(entry), "count": count}
+        {
+            "fill": entry.fill,
+            "never": entry.never,
+            "last": entry.last,
+            "text": _entry(entry),
+            "count": count,
+        }
         for entry, count in zip(colour.legend(layers), numbers, strict=True)
     ]
 

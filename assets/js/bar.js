@@ -62,17 +62,22 @@ function mountAlert(element) {
   });
 }
 
-// Run was pressed: say so before the server has answered.
-function sent() {
+function titleOf(policy) {
+  return {policy, title: TEXT[`policy.${policy}`] || policy};
+}
+
+// Run was pressed, with the policies of both lanes: say so before the server has answered.
+function sent(policies) {
   if (!page.view) return;
   const view = {...page.view, run: "sent", phase: "sent", error: "", difference: null};
   delete view.recorded;
   delete view.card;
   view.status = say("status.sent");
+  view.preview = null;
   view.lanes = Object.fromEntries(LANES.map((lane) => [lane, {
     ...page.view.lanes[lane], from: 0, tokens: "", different: "", ended: false, prompt: [],
     prompt_kv: [], updates: [0, []],
-    caption: say(`caption.${lane}.waiting`),
+    caption: say(`caption.${lane}.waiting`), ...titleOf(policies[LANES.indexOf(lane)]),
   }]));
   view.legend = view.legend.map((entry) => ({...entry, count: 0}));
   showOrigin("live");

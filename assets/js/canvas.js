@@ -35,7 +35,7 @@ function requestMaps() {
 
 function mapLane() {
   const place = shownPlace();
-  return place ? place.lane : "river";
+  return place ? place.lane : "upper";
 }
 
 function drawMap(map) {

@@ -135,7 +135,7 @@ function describeHeat(lane, column, layer) {
 function nameHeat(plot, tokens, range) {
   const map = maps.heat;
   const [low, high] = [range.low, range.high].map((code) => similarityText(code, range.step));
-  const lane = say(`lane.${plot.lane}`);
+  const lane = laneTitle(plot.lane);
   const mark = plot.marks[0];
   const parts = [say("heat.summary", {lane, tokens: tokens.length, layers: plot.layers, low, high})];
   if (mark) parts.push(say("heat.selected", {sentence: tokens[mark.index].label}));

@@ -43,8 +43,8 @@ function target({lane, index}, key) {
     ArrowRight: {lane, index: Math.min(last, index + 1)},
     Home: {lane, index: 0},
     End: {lane, index: last},
-    ArrowUp: across("river", index),
-    ArrowDown: across("backbone", index),
+    ArrowUp: across("upper", index),
+    ArrowDown: across("lower", index),
   };
   return moves[key];
 }
@@ -78,10 +78,10 @@ function keepTabStop() {
 // After a run, something is selected for the panels to show, without taking the focus.
 function selectSomething(view) {
   if (shownPlace() || !["done", "stopped"].includes(view.phase)) return;
-  const tokens = page.tokens.river;
+  const tokens = page.tokens.upper;
   if (!tokens.length) return;
   const early = tokens.findIndex((token, i) => i > 0 && !never(token));
-  const place = {lane: "river", index: Math.max(early, 0)};
+  const place = {lane: "upper", index: Math.max(early, 0)};
   moveTabStop(place);
   select(place);
 }

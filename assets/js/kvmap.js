@@ -110,7 +110,7 @@ function promptEdge(pen, plot) {
 function standing(lane, position) {
   const index = position - promptLength(lane);
   if (index >= 0) return named(page.tokens[lane][index]);
-  const [text, , gap] = page.view.lanes.river.prompt[position] || [""];
+  const [text, , gap] = page.view.lanes.upper.prompt[position] || [""];
   return (gap ? "·" : "") + text;
 }
 
@@ -126,7 +126,7 @@ function nameSlots(plot, moment, written) {
   const map = maps.kv;
   const counts = sourceCounts(plot.lane, written, moment);
   const present = [...SOURCES].filter((letter) => counts[letter]);
-  const lane = say(`lane.${plot.lane}`);
+  const lane = laneTitle(plot.lane);
   const listed = present.map((letter) =>
     say("kv.count", {name: say(`source.${letter}.name`), count: counts[letter]}));
   const token = page.tokens[plot.lane][moment];

@@ -1,4 +1,4 @@
-// The two lanes as one grid of token cells: River above, backbone below.
+// The two lanes as one grid of token cells.
 
 const rows = {};
 
@@ -13,13 +13,15 @@ function mountLanes(element) {
 }
 
 function laneRow(lane) {
-  const title = make("span", {class: "lane-title"}, say(`lane.${lane}`));
+  const title = make("span", {class: "lane-title"});
   const caption = make("span", {class: "lane-caption"});
   const different = make("button", {class: "lane-different", type: "button", hidden: ""});
-  const header = make("div", {role: "rowheader", class: "lane-head"}, title, caption, different);
+  const guess = make("span", {class: "guess", hidden: ""}, say("estimate.label"));
+  const header = make("div", {role: "rowheader", class: "lane-head"},
+    title, caption, guess, different);
   const element = make("div", {role: "row", class: `lane lane-${lane}`, "data-lane": lane}, header);
   different.addEventListener("click", () => focusCell({lane, index: page.view.difference}));
-  rows[lane] = {element, caption, different, cells: [], marked: null};
+  rows[lane] = {element, title, caption, guess, different, cells: [], marked: null};
   return element;
 }
 
@@ -29,7 +31,7 @@ function promptTokens() {
   const tokens = make("p", {class: "prompt-tokens"});
   const box = make("details", {class: "prompt-box", hidden: ""}, summary, depth, tokens);
   follow((view, fresh) => {
-    const {prompt, depth: sentence} = view.lanes.river;
+    const {prompt, depth: sentence} = view.lanes.upper;
     box.hidden = prompt.length === 0;
     put(depth, sentence);
     if (fresh) tokens.replaceChildren();
@@ -49,6 +51,7 @@ function updateLanes(view, fresh) {
   for (const lane of LANES) {
     const row = rows[lane];
     if (fresh) clearRow(row);
+    put(row.title, view.lanes[lane].title);
     put(row.caption, view.lanes[lane].caption);
     row.different.hidden = !view.lanes[lane].different;
     put(row.different, view.lanes[lane].different);
@@ -66,21 +69,39 @@ function clearRow(row) {
   for (const node of row.element.querySelectorAll(".tok, .break")) node.remove();
   row.cells = [];
   row.marked = null;
+  row.element.classList.remove("estimated");
+  row.guess.hidden = true;
 }
 
 function addCell(lane, index) {
   const token = page.tokens[lane][index];
-  const classes = ["tok", `b${token.bin}`, token.kind];
-  if (never(token)) classes.push("never");
-  const bar = make("span", {class: "bar", "aria-hidden": "true"});
-  bar.style.width = `${(100 * token.exit) / page.view.layers}%`;
   const cell = make("span", {
-    role: "gridcell", class: classes.join(" "), tabindex: "-1", "aria-label": token.label,
-    "aria-selected": "false", "data-index": index, "data-entry": token.entry,
-  }, make("bdi", {class: "txt"}, token.text), bar);
+    role: "gridcell", class: `tok ${token.kind}`, tabindex: "-1", "aria-label": token.label,
+    "aria-selected": "false", "data-index": index,
+  }, make("bdi", {class: "txt"}, token.text), make("span", {class: "bar", "aria-hidden": "true"}));
+  paintCell(cell, shownExit(lane, index));
   if (token.gap && index) rows[lane].cells[index - 1].classList.add("spaced");
   rows[lane].cells.push(cell);
   return token.text.endsWith("↵") ? [cell, lineBreak()] : [cell];
+}
+
+// A cell takes the fill, the frame and the bar of an exit layer.
+function paintCell(cell, exit) {
+  const {layers, legend} = page.view;
+  const entry = exit === layers ? legend.length - 1 : legend.findIndex(({last}) => exit <= last);
+  cell.className = cell.className.replace(/ (b\d|never)\b/g, "");
+  cell.classList.add(`b${legend[entry].fill}`);
+  if (exit === layers) cell.classList.add("never");
+  cell.dataset.entry = entry;
+  cell.querySelector(".bar").style.width = `${(100 * exit) / layers}%`;
+}
+
+function repaintLane(lane) {
+  rows[lane].cells.forEach((cell, index) => paintCell(cell, shownExit(lane, index)));
+  const guessed = lane === "upper" && Boolean(estimate.exits);
+  rows[lane].element.classList.toggle("estimated", guessed);
+  rows[lane].guess.hidden = !guessed;
+  countEntries();
 }
 
 function lineBreak() {

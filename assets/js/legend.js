@@ -1,4 +1,4 @@
-// The legend: one toggle per bin, in layers of the loaded model, with its count in the River lane.
+// The legend: one toggle per bin, in layers of the loaded model, with its count in the lane above.
 // Pressed entries leave only their tokens at full strength.
 
 const shownEntries = new Set();
@@ -9,6 +9,7 @@ function legendList() {
   follow((view, fresh) => {
     if (fresh) shownEntries.clear();
     drawLegend(list, view.legend);
+    if (estimate.exits) countEntries();
     help.hidden = view.legend.length === 0;
     fadeCells();
   });
@@ -27,6 +28,16 @@ function drawLegend(list, entries) {
     put(button.querySelector(".count"), String(entry.count));
     button.setAttribute("aria-pressed", String(shownEntries.has(i)));
   });
+}
+
+// The counts of what the upper lane shows now, estimate included.
+function countEntries() {
+  const cells = rows.upper.cells;
+  document.querySelectorAll(".legend .entry").forEach((button, i) => {
+    const count = cells.filter((cell) => Number(cell.dataset.entry) === i).length;
+    put(button.querySelector(".count"), String(count));
+  });
+  fadeCells();
 }
 
 function entryButton(entry, index) {

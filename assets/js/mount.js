@@ -4,6 +4,7 @@ function mountParts(part, element, props, watch) {
   const root = element.querySelector(`[data-part="${part}"]`);
   if (part === "bar") mountBar(root, props, watch);
   else if (part === "alert") mountAlert(root);
+  else if (part === "estimate") mountEstimate(root);
   else if (part === "details") mountDetails(root);
   else {
     mountLanes(root);

@@ -67,7 +67,7 @@ function redraw(name, place, beside, drawing) {
 function nameTrace(place, token) {
   put(panels.trace.title, say("panel.trace", {token: named(token)}));
   const number = say("panel.number", {
-    number: place.index + 1, lane: say(`lane.${place.lane}`),
+    number: place.index + 1, lane: laneTitle(place.lane),
   });
   const pinned = isPinned(place) ? ` · ${say("panel.pinned")}` : "";
   put(panels.trace.note, number + pinned);

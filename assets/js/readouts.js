@@ -39,9 +39,9 @@ function tile(values) {
 
 function bothTable(lines) {
   const head = make("tr", {}, make("td"), ...LANES.map((lane) =>
-    make("th", {scope: "col"}, say(`lane.${lane}`))));
-  const body = lines.map(([name, river, backbone]) => make("tr", {},
-    make("th", {scope: "row"}, name), make("td", {}, river), make("td", {}, backbone)));
+    make("th", {scope: "col"}, laneTitle(lane))));
+  const body = lines.map(([name, upper, lower]) => make("tr", {},
+    make("th", {scope: "row"}, name), make("td", {}, upper), make("td", {}, lower)));
   return make("table", {class: "both"}, make("thead", {}, head), make("tbody", {}, ...body));
 }
 

@@ -2,7 +2,7 @@
 // and which later passes changed it. Position p >= prompt length was written by the pass that
 // chose token p - length + 1.
 
-const changes = {river: null, backbone: null};
+const changes = {upper: null, lower: null};
 const knownRows = {};
 
 function promptLength(lane) {

@@ -1,7 +1,7 @@
 // What the page knows of the run on show. A snapshot carries a lane's lines from some token on;
 // known tokens are skipped, and after a gap the page waits for a snapshot that closes it.
 
-const LANES = ["river", "backbone"];
+const LANES = ["upper", "lower"];
 const BASE = 36;
 const CALM = 500; // milliseconds
 
@@ -9,8 +9,8 @@ const page = {
   view: null,
   run: null,
   card: null,
-  tokens: {river: [], backbone: []},
-  updates: {river: [], backbone: []},
+  tokens: {upper: [], lower: []},
+  updates: {upper: [], lower: []},
 };
 const followers = [];
 
@@ -42,8 +42,8 @@ function receive(view) {
 
 function startOver(run) {
   page.run = run;
-  page.tokens = {river: [], backbone: []};
-  page.updates = {river: [], backbone: []};
+  page.tokens = {upper: [], lower: []};
+  page.updates = {upper: [], lower: []};
   forgetSelection();
 }
 
@@ -72,6 +72,10 @@ function similarities(token) {
     values.push(parseInt(token.trace.slice(i, i + 3), BASE) / 10000 - 1);
   }
   return values;
+}
+
+function laneTitle(lane) {
+  return page.view.lanes[lane].title;
 }
 
 function tokenAt(place) {

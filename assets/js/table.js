@@ -1,7 +1,7 @@
 // Everything the drawings show, as one table of text. Built when it is opened.
 
 const COLUMNS = [
-  ["lane", (token, lane) => say(`lane.${lane}`)],
+  ["lane", (token, lane) => laneTitle(lane)],
   ["number", (token, lane, index) => index + 1],
   ["position", (token) => token.position],
   ["token", named],
@@ -29,7 +29,7 @@ function tokenTable() {
   }, table);
   const box = make("details", {class: "table-box"},
     make("summary", {}, say("section.table")), scroll);
-  const counts = {river: 0, backbone: 0};
+  const counts = {upper: 0, lower: 0};
   const fill = () => {
     fillPrompts(prompts);
     fillTable(body, counts);
@@ -56,11 +56,11 @@ function laterChanges(lane, position) {
 
 // The prompt's rows of the cache: what later tokens find there.
 function fillPrompts(body) {
-  const {prompt} = page.view.lanes.river;
+  const {prompt} = page.view.lanes.upper;
   once(body, [page.run, page.view.phase, prompt.length], () => LANES.flatMap((lane) =>
     prompt.slice(0, promptLength(lane)).map(([text, , gap], position) => {
       const known = {
-        lane: say(`lane.${lane}`), position, token: (gap ? "·" : "") + text,
+        lane: laneTitle(lane), position, token: (gap ? "·" : "") + text,
         kv: writtenRow(lane, position), later: laterChanges(lane, position),
       };
       return make("tr", {}, ...COLUMNS.map(([name]) =>

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from app.views.packing import pack_trace
 from app.views.run import Lane, ModelCard, Run
 from app.views.snapshot import append, card_view, snapshot
 from app.views.window import Window
@@ -81,6 +82,12 @@ def trace(rng: random.Random, exit_layer: int) -> tuple[float, ...]:
     if exit_layer == LAYERS:
         values[-1] = rng.uniform(0.7, 0.9)
     return tuple(values)
+
+
+def whole(token: TokenRecord, rng: random.Random) -> tuple[float, ...]:
+    """The token's similarities with those of the layers that it did not run."""
+    rest = [rng.uniform(0.9, 0.995) for _ in range(LAYERS - token.exit_layer)]
+    return (*token.similarities, *rest)
 
 
 def token(
@@ -167,7 +174,8 @@ class StubSource:
 
     def __init__(self, pause: float = 0.03) -> None:
         self.pause = pause
-        self.kind = "plain"
+        self.live: list[Any] = []
+        self.asked: dict[str, Any] = {}
         self.stopped = threading.Event()
         self.card = ModelCard(
             state="ready",
@@ -177,6 +185,7 @@ class StubSource:
             device="cpu",
             num_layers=LAYERS,
             threshold=TAU,
+            resident=LAYERS,
             capacity=4096,
             scale=(0.9, 0.0005),
             advice="Calibrated: 0.9915 keeps 98.6% of the backbone's next tokens.",
@@ -187,12 +196,13 @@ class StubSource:
         """Ready at once."""
         yield card_view(self.card)
 
-    def run(
-        self, prompt: str, threshold: Any, max_new_tokens: Any, session: str
-    ) -> Iterator[dict[str, Any]]:
+    def run(self, values: Mapping[str, Any], session: str) -> Iterator[dict[str, Any]]:
         """Snapshots of a made-up run; the prompt "long", "huge" or "hostile" chooses the answer."""
         self.stopped.clear()
+        self.asked = dict(values)
+        prompt = values["prompt"]
         run = Run(f"run{time.monotonic_ns()}", "prompt", notes=self.card.notes)
+        run.upper.policy, run.lower.policy = values["upper"], values["lower"]
         if not prompt.strip():
             run.error, run.phase = "prompt is empty; type at least one word.", "failed"
             yield snapshot(run, self.card)
@@ -203,11 +213,13 @@ class StubSource:
             lane.num_layers = LAYERS
             run.phase = lane.phase = "prompt"
             yield snapshot(run, self.card)
-            deep = lane.name == "backbone"
+            deep = lane.name == "lower"
             lane.prompt = prompt_record(LAYERS if deep else 5)
             yield from self._decode(run, lane, texts, rng, window)
             if self.stopped.is_set():
                 break
+        if not self.stopped.is_set():
+            run.upper.trace = [pack_trace(whole(t, rng)) for t in run.upper.tokens]
         run.phase = "stopped" if self.stopped.is_set() else "done"
         yield snapshot(run, self.card)
 
@@ -219,7 +231,7 @@ class StubSource:
         rng: random.Random,
         window: Window,
     ) -> Iterator[dict[str, Any]]:
-        deep = lane.name == "backbone"
+        deep = lane.name == "lower"
         run.phase = lane.phase = "decoding"
         often = 40 if len(texts) > 1000 else 5
         for index, (text, raw) in enumerate(texts):
@@ -240,6 +252,16 @@ class StubSource:
     def stop(self, session: str) -> None:
         """Stop the run on show."""
         self.stopped.set()
+
+    def set_threshold(self, value: Any, session: str) -> None:
+        """Note it."""
+        self.live.append(value)
+
+    def set_resident(self, layers: int | str) -> None:
+        """Take 1 to all."""
+        if layers not in range(1, LAYERS + 1):
+            raise SettingsError(f"resident_layers is {layers!r}; use 1 to {LAYERS}.")
+        self.card.resident = int(layers)
 
     def generate(self, prompt: str, **settings: Any) -> dict[str, Any]:
         """Echo, or refuse an empty prompt."""

@@ -42,7 +42,7 @@ def test_no_serious_accessibility_violation(open_page: OpenPage, served: Any, th
     assert serious(page) == []
     page.fill("#prompt textarea", "hostile")
     page.click("#run")
-    page.wait_for_function("document.querySelectorAll('.lane-river .tok').length > 4")
+    page.wait_for_function("document.querySelectorAll('.lane-upper .tok').length > 4")
     assert serious(page) == []
     run_to_end(page, "hostile")
     page.locator(".table-box summary").click()
@@ -74,7 +74,7 @@ def test_the_browsers_preference_chooses_the_theme(open_page: OpenPage, served: 
 def test_forced_colours_keep_frames_and_bars(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0], forced_colors="active", reduced_motion="reduce")
     run_to_end(page)
-    cell = page.locator(".lane-river .tok").first
+    cell = page.locator(".lane-upper .tok").first
     assert cell.evaluate("c => parseFloat(getComputedStyle(c).borderTopWidth)") >= 1
     assert cell.locator(".bar").evaluate("b => getComputedStyle(b).borderBottomStyle") == "solid"
     moving = "document.getAnimations().filter(a => a.effect.target.closest('.rv')).length"

@@ -91,18 +91,18 @@ def test_tokens_appear_while_running_and_stop_keeps_them(page: Page) -> None:
     start(page, "Explain to a child how rain is made.", 400)
     page.wait_for_function(
         "document.body.dataset.phase === 'decoding' && "
-        "document.querySelectorAll('.lane-river .tok').length > 3",
+        "document.querySelectorAll('.lane-upper .tok').length > 3",
         timeout=60_000,
     )
-    assert page.locator(".lane-river .tok[class*=' b']").count() > 3
+    assert page.locator(".lane-upper .tok[class*=' b']").count() > 3
     page.click("#stop")
     finish(page, "stopped")
-    kept = count(page, "river")
-    assert 3 < kept < 400 and count(page, "backbone") == 0
+    kept = count(page, "upper")
+    assert 3 < kept < 400 and count(page, "lower") == 0
     expect(page.locator("#status")).to_have_text("Stopped")
     start(page, "Why is the sky blue?", 16)
     finish(page)
-    assert count(page, "river") == 16 and count(page, "backbone") == 16
+    assert count(page, "upper") == 16 and count(page, "lower") == 16
 
 
 def test_a_token_is_read_with_the_keyboard(page: Page) -> None:
@@ -200,6 +200,6 @@ def test_a_page_run_can_be_fetched_as_a_record(served: str, page: Page) -> None:
     start(page, "Hello", 6)
     finish(page)
     run = page.locator("#rv-lanes [data-run]").get_attribute("data-run")
-    record = Client(served, verbose=False).predict(run, "backbone", api_name="/record")
+    record = Client(served, verbose=False).predict(run, "lower", api_name="/record")
     assert record["header"]["settings"]["policy"] == "backbone"
     assert len(record["tokens"]) == 6

@@ -52,7 +52,7 @@ def pixels(page: Page, name: str, columns: int, column: int, layer: int) -> list
     return [tuple(p) for p in page.evaluate(COLOURS, box)]
 
 
-def exits(page: Page, lane: str = "river") -> list[int]:
+def exits(page: Page, lane: str = "upper") -> list[int]:
     labels = page.locator(f".lane-{lane} .tok").evaluate_all("a => a.map(c => c.ariaLabel)")
     return [
         int(label.split("chosen after ")[1].split(" ")[0]) if "never" not in label else LAYERS
@@ -67,7 +67,7 @@ def solid(cell: list[tuple[int, ...]], colour: tuple[int, ...]) -> bool:
 def test_the_staircase_follows_the_exits(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0], theme="light")
     run_to_end(page)
-    page.locator(".lane-river .tok").first.focus()
+    page.locator(".lane-upper .tok").first.focus()
     settled(page)
     depths = exits(page)
     x, y = edges(page, "heat", len(depths))
@@ -86,7 +86,7 @@ def test_the_staircase_follows_the_exits(open_page: OpenPage, served: Any) -> No
 def test_the_cache_by_position_has_the_records_colours(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0], theme="light")
     run_to_end(page)
-    page.locator(".lane-river .tok").last.focus()
+    page.locator(".lane-upper .tok").last.focus()
     settled(page)
     depths = exits(page)
     columns = 11 + len(depths) - 1
@@ -104,9 +104,9 @@ def test_the_cache_by_position_has_the_records_colours(open_page: OpenPage, serv
 def test_every_source_and_a_later_change(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0], theme="light")
     run_to_end(page, "hostile")
-    columns = 11 + page.locator(".lane-river .tok").count() - 1
+    columns = 11 + page.locator(".lane-upper .tok").count() - 1
     row = 11  # the position that token 2 was chosen at
-    page.locator(".lane-river .tok").nth(2).focus()
+    page.locator(".lane-upper .tok").nth(2).focus()
     settled(page)
     frame = {"m": "cross", "p": "dots", "d": "lines"}
     for letter in "brpmdn":
@@ -119,7 +119,7 @@ def test_every_source_and_a_later_change(open_page: OpenPage, served: Any) -> No
         assert (0 < inked < 1) if letter in frame else inked == (letter != "n"), letter
     before = page.locator(".panel-kv .kv-count[data-source=d]").text_content()
     assert before == "deferred 5"
-    page.locator(".lane-river .tok").nth(3).focus()
+    page.locator(".lane-upper .tok").nth(3).focus()
     settled(page)
     assert page.locator(".panel-kv .kv-count[data-source=d]").count() == 0
     assert solid(pixels(page, "kv", columns, row, 24), BLUE)
@@ -133,9 +133,9 @@ def test_every_source_and_a_later_change(open_page: OpenPage, served: Any) -> No
 def test_hover_and_click(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page, "hostile")
-    page.locator(".lane-river .tok").nth(2).focus()
+    page.locator(".lane-upper .tok").nth(2).focus()
     settled(page)
-    count = page.locator(".lane-river .tok").count()
+    count = page.locator(".lane-upper .tok").count()
     hostile = next(i for i, t in enumerate(HOSTILE) if t.startswith("<img"))
     for name, columns, column in (("heat", count, hostile), ("kv", 10 + count, 11 + hostile)):
         x, y = edges(page, name, columns)
@@ -148,7 +148,7 @@ def test_hover_and_click(open_page: OpenPage, served: Any) -> None:
         expect(tip).to_contain_text("layer 1: ")
         canvas.click(position=spot)
         index = hostile + (name == "kv")
-        expect(page.locator(".lane-river .tok.selected")).to_have_attribute(
+        expect(page.locator(".lane-upper .tok.selected")).to_have_attribute(
             "data-index", str(index)
         )
         expect(canvas).to_have_attribute("aria-label", canvas.get_attribute("aria-label") or "")
@@ -190,12 +190,12 @@ def test_three_pins_are_compared(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page)
     for index in (2, 4, 6, 8):
-        page.locator(".lane-river .tok").nth(index).click()
+        page.locator(".lane-upper .tok").nth(index).click()
     page.mouse.move(0, 0)
     expect(page.locator(".tok.pinned")).to_have_count(3)
     expect(page.locator(".trace-beside")).to_have_count(2)
     expect(page.locator(".panel-trace .panel-head")).to_contain_text("token 9, River · pinned")
-    page.locator(".lane-river .tok").nth(10).focus()
+    page.locator(".lane-upper .tok").nth(10).focus()
     expect(page.locator(".trace-beside")).to_have_count(3)
     page.keyboard.press("Escape")
     expect(page.locator(".tok.pinned")).to_have_count(0)
@@ -206,11 +206,11 @@ def test_why_a_token_left(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page)
     why = page.locator(".panel-choice .why")
-    page.locator(".lane-river .tok.never").first.focus()
+    page.locator(".lane-upper .tok.never").first.focus()
     expect(why).to_contain_text("Never left")
-    page.locator(".lane-river .tok:not(.never)").nth(3).focus()
+    page.locator(".lane-upper .tok:not(.never)").nth(3).focus()
     expect(why).to_contain_text("is above τ = 0.980")
-    page.locator(".lane-backbone .tok").first.focus()
+    page.locator(".lane-lower .tok").first.focus()
     expect(why).to_contain_text("Ran all 30 layers")
     expect(page.locator(".panel-heat .map-caption")).to_contain_text("every layer")
     expect(page.locator(".panel-kv .kv-count")).to_have_text(["backbone 330"])
@@ -222,7 +222,7 @@ def test_two_thousand_tokens_stay_fluid(open_page: OpenPage, served: Any) -> Non
     scroll = page.locator(".panel-heat .map-scroll")
     assert scroll.evaluate("s => s.scrollWidth") > 6000
     for index in (5, 1000, 1999):
-        page.locator(".lane-river .tok").nth(index).focus()
+        page.locator(".lane-upper .tok").nth(index).focus()
         settled(page)
         assert drawing_time(page) < 100
     assert scroll.evaluate("s => s.scrollLeft") > 5000

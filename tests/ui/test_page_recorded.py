@@ -19,13 +19,13 @@ HOSTILE = "</script><img src=x onerror=window.pwned=1>${1}"
 
 
 def count(page: Page) -> int:
-    return page.locator(".lane-river .tok").count()
+    return page.locator(".lane-upper .tok").count()
 
 
 def test_the_first_screen_shows_coloured_tokens(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     assert count(page) > 40
-    assert page.locator(".lane-river .tok.b0, .lane-river .tok.b2").count() > 0
+    assert page.locator(".lane-upper .tok.b0, .lane-upper .tok.b2").count() > 0
     expect(page.locator(".recorded-label")).to_contain_text("smollm2-135m-packaged")
 
 
@@ -41,9 +41,9 @@ def test_recorded_and_live_by_mouse_and_keyboard(open_page: OpenPage, served: An
     page.keyboard.press("Enter")
     assert count(page) == 60
     page.click("[data-origin=recorded]")
-    before = page.locator(".lane-river").inner_text()
+    before = page.locator(".lane-upper").inner_text()
     page.select_option(".run-chooser", "1")
-    assert page.locator(".lane-river").inner_text() != before
+    assert page.locator(".lane-upper").inner_text() != before
 
 
 def opened(browser: Browser, path: Path, watch: Watch) -> Page:
@@ -60,7 +60,7 @@ def test_an_exported_file_opens_from_disk(browser: Browser, tmp_path: Path) -> N
     export.main(["--out", str(out)])
     page = opened(browser, out, watch)
     assert count(page) > 40
-    page.locator(".lane-river .tok").nth(3).focus()
+    page.locator(".lane-upper .tok").nth(3).focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator(".panel-trace .panel-head")).to_contain_text("token 5, River")
     page.locator(".table-box summary").click()
@@ -80,7 +80,7 @@ def test_hostile_text_in_a_replay_file_stays_text(browser: Browser, tmp_path: Pa
     source.write_text("\n".join(map(json.dumps, lines)))
     export.main(["--run", str(source), "--out", str(out)])
     page = opened(browser, out, watch)
-    expect(page.locator(".lane-river .txt").first).to_have_text(HOSTILE)
+    expect(page.locator(".lane-upper .txt").first).to_have_text(HOSTILE)
     assert page.evaluate("window.pwned") is None
     assert page.locator("img").count() == 0
     assert watch.errors == []

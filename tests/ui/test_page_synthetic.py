@@ -21,7 +21,7 @@ def texts(page: Page, lane: str) -> list[str]:
 def test_hostile_tokens_are_plain_text(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page, "hostile")
-    shown = texts(page, "river")
+    shown = texts(page, "upper")
     wanted = [t.strip(" ") for t in HOSTILE if t.strip() and t.isprintable()]
     for text in wanted:
         assert text in [s.removeprefix("◌") for s in shown], text
@@ -41,15 +41,15 @@ def test_hostile_tokens_are_plain_text(open_page: OpenPage, served: Any) -> None
     assert len(shown) == len(answers("hostile")[0])
     assert page.evaluate("window.pwned") is None
     assert page.locator(".rv img, .rv script").count() == 0
-    labels = page.locator(".lane-river .tok").evaluate_all("a => a.map(c => c.ariaLabel)")
+    labels = page.locator(".lane-upper .tok").evaluate_all("a => a.map(c => c.ariaLabel)")
     assert "<img src=x onerror=" in labels[HOSTILE.index(HOSTILE[6])]
 
 
 def test_every_view_of_a_hostile_token_is_text(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page, "hostile")
-    for index in range(page.locator(".lane-river .tok").count()):
-        page.locator(".lane-river .tok").nth(index).focus()
+    for index in range(page.locator(".lane-upper .tok").count()):
+        page.locator(".lane-upper .tok").nth(index).focus()
         assert page.locator(".panel-trace svg.trace").count() == 1
     page.locator(".table-box summary").click()
     rows = page.locator(".tokens .of-answers tr")
@@ -60,15 +60,15 @@ def test_every_view_of_a_hostile_token_is_text(open_page: OpenPage, served: Any)
 def test_cells_carry_colour_bar_and_frame(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page)
-    backbone = page.locator(".lane-backbone .tok").first
+    backbone = page.locator(".lane-lower .tok").first
     assert backbone.evaluate("c => getComputedStyle(c).backgroundColor") == "rgb(0, 44, 100)"
     assert backbone.evaluate("c => getComputedStyle(c).borderTopStyle") == "double"
-    early = page.locator(".lane-river .tok.b0").first
+    early = page.locator(".lane-upper .tok.b0").first
     assert early.evaluate("c => getComputedStyle(c).backgroundColor") == "rgb(248, 223, 60)"
     assert early.evaluate("c => getComputedStyle(c).color") == "rgb(0, 0, 0)"
     assert early.locator(".bar").evaluate("b => parseFloat(b.style.width)") <= 100 * 5 / 30 + 0.01
     counts = page.locator(".legend .count").all_text_contents()
-    assert sum(map(int, counts)) == page.locator(".lane-river .tok").count()
+    assert sum(map(int, counts)) == page.locator(".lane-upper .tok").count()
     small = page.locator(".tok").evaluate_all(
         "a => a.filter(c => c.offsetWidth < 24 || c.offsetHeight < 24).length"
     )
@@ -79,7 +79,7 @@ def test_the_first_difference_is_marked_and_linked(open_page: OpenPage, served: 
     page = open_page(served[0])
     run_to_end(page)
     expect(page.locator(".tok.different")).to_have_count(2)
-    page.locator(".lane-backbone .lane-different").click()
+    page.locator(".lane-lower .lane-different").click()
     expect(page.locator(":focus")).to_have_class(re.compile(r"\bdifferent\b"))
 
 
@@ -114,7 +114,7 @@ def test_keyboard(open_page: OpenPage, served: Any) -> None:
 def test_pin_and_unpin(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page)
-    page.locator(".lane-river .tok").nth(4).focus()
+    page.locator(".lane-upper .tok").nth(4).focus()
     page.keyboard.press("Enter")
     expect(page.locator(".panel-trace .panel-head")).to_contain_text("token 5, River · pinned")
     page.keyboard.press("ArrowRight")
@@ -122,7 +122,7 @@ def test_pin_and_unpin(open_page: OpenPage, served: Any) -> None:
     expect(page.locator(".trace-beside")).to_have_count(1)
     page.keyboard.press("Escape")
     expect(page.locator(".panel-trace .panel-head")).to_contain_text("token 6, River")
-    page.locator(".lane-backbone .tok").nth(2).click()
+    page.locator(".lane-lower .tok").nth(2).click()
     expect(page.locator(".panel-trace .panel-head")).to_contain_text("token 3, Backbone · pinned")
     expect(page.locator(".panel-trace")).to_contain_text("this lane runs every layer")
 
@@ -130,7 +130,7 @@ def test_pin_and_unpin(open_page: OpenPage, served: Any) -> None:
 def test_trace_and_column_of_a_token(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page)
-    cell = page.locator(".lane-river .tok:not(.never)").nth(3)
+    cell = page.locator(".lane-upper .tok:not(.never)").nth(3)
     cell.focus()
     label = cell.get_attribute("aria-label") or ""
     layer = int(label.split("chosen after ")[1].split(" ")[0])
@@ -145,7 +145,7 @@ def test_trace_and_column_of_a_token(open_page: OpenPage, served: Any) -> None:
         "a => a.map(r => +r.getAttribute('y'))"
     )
     assert heights == sorted(heights, reverse=True), "layer 1 is at the bottom"
-    page.locator(".lane-river .tok.never").first.focus()
+    page.locator(".lane-upper .tok.never").first.focus()
     expect(page.locator(".panel-trace")).to_contain_text("never left")
     expect(page.locator(".choice tr")).to_have_count(5)
 
@@ -153,7 +153,7 @@ def test_trace_and_column_of_a_token(open_page: OpenPage, served: Any) -> None:
 def test_every_kv_source_has_its_own_look(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page, "hostile")
-    page.locator(".lane-river .tok").first.focus()
+    page.locator(".lane-upper .tok").first.focus()
     for letter in "brpmdn":
         slots = page.locator(f".kv-column .kv-slot-{letter}")
         assert slots.count() == EVERY_SOURCE.count(letter)
@@ -174,18 +174,18 @@ def test_stop_keeps_the_tokens(open_page: OpenPage, served: Any) -> None:
     source.pause = 0.15
     page.fill("#prompt textarea", "long")
     page.click("#run")
-    page.wait_for_function("document.querySelectorAll('.lane-river .tok').length > 10")
+    page.wait_for_function("document.querySelectorAll('.lane-upper .tok').length > 10")
     page.click("#stop")
     expect(page.locator("#status")).to_have_text("Stopped")
     source.pause = 0.03
-    assert 10 < page.locator(".lane-river .tok").count() < 400
+    assert 10 < page.locator(".lane-upper .tok").count() < 400
     assert page.input_value("#prompt textarea") == "long"
 
 
 def test_a_long_answer_stays_whole(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page, "long")
-    for lane, wanted in zip(("river", "backbone"), answers("long"), strict=True):
+    for lane, wanted in zip(("upper", "lower"), answers("long"), strict=True):
         assert len(texts(page, lane)) == len(wanted)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
@@ -207,8 +207,8 @@ def test_legend_entries_filter(open_page: OpenPage, served: Any) -> None:
     entry = page.locator(".legend .entry").last
     entry.click()
     assert entry.get_attribute("aria-pressed") == "true"
-    never = page.locator(".lane-river .tok.never").count()
-    assert page.locator(".lane-river .tok:not(.faded)").count() == never
+    never = page.locator(".lane-upper .tok.never").count()
+    assert page.locator(".lane-upper .tok:not(.faded)").count() == never
     entry.click()
     assert page.locator(".tok.faded").count() == 0
 
@@ -231,12 +231,12 @@ def test_run_pressed_twice_changes_nothing(open_page: OpenPage, served: Any) -> 
     source.pause = 0.1
     page.fill("#prompt textarea", "long")
     page.click("#run")
-    page.wait_for_function("document.querySelectorAll('.lane-river .tok').length > 10")
+    page.wait_for_function("document.querySelectorAll('.lane-upper .tok').length > 10")
     run = page.locator("#rv-lanes [data-run]").get_attribute("data-run")
     page.click("#run")
     page.locator("#prompt textarea").press("Enter")
     page.wait_for_timeout(400)
-    assert page.locator(".lane-river .tok").count() > 10
+    assert page.locator(".lane-upper .tok").count() > 10
     assert page.locator("#rv-lanes [data-run]").get_attribute("data-run") == run
     page.click("#stop")
     expect(page.locator("#status")).to_have_text("Stopped")

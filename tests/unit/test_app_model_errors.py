@@ -40,7 +40,10 @@ def shown(name: str) -> str:
     runner.start()
     card = last(runner.cards())
     assert card["state"] == "ready" and card["status"] == "Ready, with the default model"
-    assert last(runner.run("hello", 0.9, 2, "s"))["phase"] == "done"
+    assert (
+        last(runner.run({"prompt": "hello", "threshold": 0.9, "max_new_tokens": 2}, "s"))["phase"]
+        == "done"
+    )
     runner.close()
     origin: str = card["origin"]
     before, _, sentence = origin.partition(". Used because ")

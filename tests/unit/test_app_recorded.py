@@ -39,7 +39,7 @@ def test_a_recorded_run_has_the_snapshot_of_the_live_path() -> None:
             append(lane, token)
     card = ModelCard("ready", "Ready", "made")
     assert snapshot(recorded_run(records, "made"), card) == snapshot(live, card)
-    assert view(records[:1], "alone")["lanes"]["backbone"]["tokens"] == ""
+    assert view(records[:1], "alone")["lanes"]["lower"]["tokens"] == ""
 
 
 def changed(kind: str, **values: Any) -> str:

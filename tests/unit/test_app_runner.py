@@ -2,118 +2,19 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Iterator
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from app import runner as runner_module
 from app.runner import Runner
-from river_core.errors import CacheFull, ModelUnavailable, RiverError, SettingsError
-from river_core.records import RunHeader, RunRecord
-from river_core.settings import QuantSpec
-from tests.ui.synthetic import LAYERS, TAU, prompt_record, summary, token
-
-
-class Control:
-    def __init__(self) -> None:
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class Stream:
-    """Yields `max_new_tokens` records, or stops when the control says so."""
-
-    def __init__(self, engine: Engine, control: Control, settings: dict[str, Any]) -> None:
-        self.engine, self.control, self.settings = engine, control, settings
-        self.got: list[Any] = []
-
-    def __iter__(self) -> Iterator[Any]:
-        with self.engine.alone():
-            for record in self._records():
-                self.got.append(record)
-                yield record
-
-    def _records(self) -> Iterator[Any]:
-        time.sleep(self.engine.pause)
-        yield prompt_record(5)
-        for i in range(self.settings["max_new_tokens"]):
-            if self.control.cancelled:
-                break
-            time.sleep(self.engine.pause)
-            yield token(i, f" t{i}", "", 14, 11, random.Random(i))
-        yield summary(14.0, 30.0, "cancelled" if self.control.cancelled else "length")
-
-    def record(self) -> RunRecord:
-        header = RunHeader("m", "o", None, LAYERS, 2, "q", "cpu", {}, 0)
-        return RunRecord(header, self.got[0], tuple(self.got[1:-1]), (), self.got[-1])
-
-
-class Engine:
-    """What the runner needs of river_core."""
-
-    Control = Control
-    model: Any = None
-
-    def __init__(self, pause: float = 0.002) -> None:
-        self.pause = pause
-        self.failures: list[Exception] = []
-        self.loads = 0
-        self.asked: list[dict[str, Any]] = []
-        self.busy = threading.Lock()
-
-    def alone(self) -> threading.Lock:
-        assert not self.busy.locked(), "two lanes ran at the same time"
-        return self.busy
-
-    def load(self, name: str, *, progress: Any, **settings: Any) -> Any:
-        self.loads += 1
-        progress("quantising layer 1 of 30", 0.5)
-        if self.failures:
-            raise self.failures.pop(0)
-        self.model = SimpleNamespace(
-            set_resident=self.set_resident,
-            info=SimpleNamespace(
-                name=name,
-                default_threshold=TAU,
-                calibration=None,
-                notes=("no compiler",),
-                quant=QuantSpec(method="gptq"),
-            ),
-            origin="packaged",
-            device="cpu",
-            num_layers=LAYERS,
-            capacity=4096,
-        )
-        return self.model
-
-    def set_resident(self, layers: int) -> None:
-        with self.alone():
-            if not 1 <= layers <= LAYERS:
-                raise SettingsError(f"resident_layers is {layers}.")
-            self.model.resident = layers
-
-    def stream(self, model: Any, prompt: str, *, control: Control, **settings: Any) -> Stream:
-        if not prompt:
-            raise SettingsError("prompt is empty; type something.")
-        if settings["max_new_tokens"] > 4096:
-            raise CacheFull("11 + 5000 tokens do not fit in 4096.")
-        if prompt == "fault":
-            raise ZeroDivisionError("a fault of ours")
-        self.asked.append(settings)
-        return Stream(self, control, settings)
-
-    def generate(self, model: Any, prompt: str, **settings: Any) -> RunRecord:
-        stream = self.stream(model, prompt, control=Control(), **settings)
-        list(stream)
-        return stream.record()
+from river_core.errors import ModelUnavailable, RiverError, SettingsError
+from tests.ui.synthetic import TAU
+from tests.unit.app_engine import Engine, last, run
 
 
 @pytest.fixture
@@ -129,14 +30,10 @@ def runner(engine: Engine) -> Iterator[Runner]:
     made.close()
 
 
-def last(views: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    return list(views)[-1]
-
-
 def test_a_run_shows_both_lanes_one_after_the_other(runner: Runner, engine: Engine) -> None:
-    view = last(runner.run("hello", 0.9, 20, "s"))
+    view = last(run(runner, "hello", 0.9, 20, "s"))
     assert view["phase"] == "done" and view["error"] == ""
-    for lane in ("river", "backbone"):
+    for lane in ("upper", "lower"):
         assert len(view["lanes"][lane]["tokens"].splitlines()) == 20
     assert [asked["policy"] for asked in engine.asked] == ["river", "backbone"]
     assert all(asked["threshold"] == 0.9 for asked in engine.asked)
@@ -146,7 +43,7 @@ def test_snapshots_come_about_nine_times_a_second(engine: Engine) -> None:
     engine.pause = 0.02
     runner = Runner("m", engine=engine)
     times = []
-    for _ in runner.run("hello", 0.9, 40, "s"):
+    for _ in run(runner, "hello", 0.9, 40, "s"):
         times.append(time.monotonic())
     gaps = [b - a for a, b in pairwise(times)][:-1]
     assert max(gaps) < 0.2
@@ -157,17 +54,17 @@ def test_snapshots_come_about_nine_times_a_second(engine: Engine) -> None:
 def test_stop_keeps_the_tokens_and_the_next_run_works(runner: Runner, engine: Engine) -> None:
     engine.pause = 0.02
     view: dict[str, Any] = {}
-    for view in runner.run("hello", 0.9, 500, "s"):
-        if len(view["lanes"]["river"]["tokens"].splitlines()) >= 5:
+    for view in run(runner, "hello", 0.9, 500, "s"):
+        if len(view["lanes"]["upper"]["tokens"].splitlines()) >= 5:
             runner.stop("s")
-    kept = len(view["lanes"]["river"]["tokens"].splitlines())
+    kept = len(view["lanes"]["upper"]["tokens"].splitlines())
     assert view["phase"] == "stopped" and 5 <= kept < 100
-    assert view["lanes"]["backbone"]["tokens"] == ""
-    assert last(runner.run("hello", 0.9, 3, "s"))["phase"] == "done"
+    assert view["lanes"]["lower"]["tokens"] == ""
+    assert last(run(runner, "hello", 0.9, 3, "s"))["phase"] == "done"
 
 
 def test_stop_of_one_session_leaves_another_alone(runner: Runner) -> None:
-    views = runner.run("hello", 0.9, 10, "mine")
+    views = run(runner, "hello", 0.9, 10, "mine")
     next(views)
     runner.stop("yours")
     assert last(views)["phase"] == "done"
@@ -175,19 +72,19 @@ def test_stop_of_one_session_leaves_another_alone(runner: Runner) -> None:
 
 def test_a_closed_page_stops_its_run(runner: Runner, engine: Engine) -> None:
     engine.pause = 0.02
-    views = runner.run("hello", 0.9, 4000, "s")
+    views = run(runner, "hello", 0.9, 4000, "s")
     next(views)
     next(views)
     views.close()
     start = time.monotonic()
-    assert last(runner.run("hello", 0.9, 2, "t"))["phase"] == "done"
+    assert last(run(runner, "hello", 0.9, 2, "t"))["phase"] == "done"
     assert time.monotonic() - start < 5
 
 
 def test_runs_wait_for_each_other(engine: Engine) -> None:
     engine.pause = 0.02
     runner = Runner("m", engine=engine)
-    first, second = runner.run("one", 0.9, 10, "a"), runner.run("two", 0.9, 2, "b")
+    first, second = run(runner, "one", 0.9, 10, "a"), run(runner, "two", 0.9, 2, "b")
     next(first)
     assert next(second)["phase"] == "waiting"
     results = []
@@ -216,20 +113,20 @@ def test_runs_wait_for_each_other(engine: Engine) -> None:
 def test_bad_input_is_one_sentence_and_the_next_run_works(
     runner: Runner, prompt: str, threshold: float, tokens: int | None, words: str
 ) -> None:
-    view = last(runner.run(prompt, threshold, tokens, "s"))
+    view = last(run(runner, prompt, threshold, tokens, "s"))
     assert view["phase"] == "failed" and words in view["error"]
     with pytest.raises(RiverError, match=words):
         runner.generate(prompt, threshold=threshold, max_new_tokens=tokens)
-    assert last(runner.run("hello", 0.9, 2, "s"))["phase"] == "done"
+    assert last(run(runner, "hello", 0.9, 2, "s"))["phase"] == "done"
 
 
 def test_a_fault_of_ours_is_told_and_logged(
     runner: Runner, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    view = last(runner.run("fault", 0.9, 2, "s"))
+    view = last(run(runner, "fault", 0.9, 2, "s"))
     assert view["phase"] == "failed" and "did not foresee" in view["error"]
     assert "ZeroDivisionError" in capsys.readouterr().err
-    assert last(runner.run("hello", 0.9, 2, "s"))["phase"] == "done"
+    assert last(run(runner, "hello", 0.9, 2, "s"))["phase"] == "done"
 
 
 def test_a_failed_load_keeps_the_page_and_is_tried_again() -> None:
@@ -241,9 +138,9 @@ def test_a_failed_load_keeps_the_page_and_is_tried_again() -> None:
     runner.start()
     card = last(runner.cards())
     assert card["state"] == "failed" and "no network 0." in card["status"]
-    view = last(runner.run("hello", 0.9, 2, "s"))
+    view = last(run(runner, "hello", 0.9, 2, "s"))
     assert view["phase"] == "failed" and "no network 2." in view["error"]
-    assert last(runner.run("hello", 0.9, 2, "s"))["phase"] == "done"
+    assert last(run(runner, "hello", 0.9, 2, "s"))["phase"] == "done"
     assert engine.loads == 5
     runner.close()
 
@@ -263,11 +160,11 @@ def test_the_card_shows_the_loading_and_then_the_model() -> None:
 
 def test_records_are_kept_for_a_while(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "KEPT_RUNS", 2)
-    ids = [last(runner.run("hello", 0.9, 2, "s"))["run"] for _ in range(3)]
-    assert len(runner.record(ids[2], "river")["tokens"]) == 2
-    assert runner.record(ids[1], "backbone")["text"] == " t0 t1"
+    ids = [last(run(runner, "hello", 0.9, 2, "s"))["run"] for _ in range(3)]
+    assert len(runner.record(ids[2], "upper")["tokens"]) == 2
+    assert runner.record(ids[1], "lower")["text"] == " t0 t1"
     with pytest.raises(RiverError, match="No run"):
-        runner.record(ids[0], "river")
+        runner.record(ids[0], "upper")
     with pytest.raises(RiverError, match="lane"):
         runner.record(ids[2], "prompt")
 
@@ -279,14 +176,14 @@ def test_generate_returns_the_record(runner: Runner) -> None:
 
 def test_resident_layers_change_between_runs(runner: Runner, engine: Engine) -> None:
     """It waits for its turn: `alone` fails where a run is still going."""
-    views = runner.run("hello", 0.9, 40, "s")
+    views = run(runner, "hello", 0.9, 40, "s")
     next(views)
     card = runner.card
     runner.set_resident(4)
-    assert last(views)["lanes"]["river"]["phase"] == "done"
+    assert last(views)["lanes"]["upper"]["phase"] == "done"
     assert engine.model.resident == 4
     assert runner.card is not card and runner.card.state == "ready"
     with pytest.raises(SettingsError, match="resident_layers is 31"):
         runner.set_resident(31)
     assert engine.model.resident == 4
-    assert last(runner.run("hello", 0.9, 2, "s"))["lanes"]["river"]["phase"] == "done"
+    assert last(run(runner, "hello", 0.9, 2, "s"))["lanes"]["upper"]["phase"] == "done"

@@ -9,6 +9,7 @@ import random
 import pytest
 
 from app.views import agreement, numbers
+from app.views.packing import pack_trace, unpack_trace
 from app.views.readouts import readouts, time_saved
 from app.views.record import record_json
 from app.views.run import ModelCard, Run
@@ -18,9 +19,7 @@ from app.views.snapshot import (
     card_view,
     pack,
     pack_token,
-    pack_trace,
     snapshot,
-    unpack_trace,
 )
 from app.views.window import OVERLAP, WHOLE_EVERY, Window
 from app.views.wording import say
@@ -38,13 +37,13 @@ def make_run(
     rng = random.Random(1)
     for lane in run.lanes:
         lane.num_layers, lane.phase = LAYERS, "done"
-        lane.prompt = prompt_record(LAYERS if lane.name == "backbone" else 5)
+        lane.prompt = prompt_record(LAYERS if lane.name == "lower" else 5)
         for i, (text, raw) in enumerate(texts):
-            layers = LAYERS if lane.name == "backbone" else exits[i % len(exits)]
+            layers = LAYERS if lane.name == "lower" else exits[i % len(exits)]
             append(lane, token(i, text, raw, layers, 11, rng))
         if summed:
-            mean = LAYERS if lane.name == "backbone" else 14.0
-            lane.summary = summary(mean, 27.1 if lane.name == "backbone" else rate)
+            mean = LAYERS if lane.name == "lower" else 14.0
+            lane.summary = summary(mean, 27.1 if lane.name == "lower" else rate)
     return run
 
 
@@ -64,12 +63,12 @@ def test_traces_pack_to_three_digits_each() -> None:
 
 def test_a_snapshot_carries_the_lines_from_a_start() -> None:
     run = make_run(spoken(WORDS), [4, 14, 30])
-    view = snapshot(run, CARD, {"river": 50, "backbone": 60})
-    river = view["lanes"]["river"]
-    assert river["from"] == 50 and river["tokens"].splitlines() == run.river.lines[50:]
-    assert view["lanes"]["backbone"]["tokens"] == ""
-    whole = snapshot(run, CARD)["lanes"]["river"]
-    assert whole["from"] == 0 and len(whole["tokens"].splitlines()) == len(run.river.tokens)
+    view = snapshot(run, CARD, {"upper": 50, "lower": 60})
+    river = view["lanes"]["upper"]
+    assert river["from"] == 50 and river["tokens"].splitlines() == run.upper.lines[50:]
+    assert view["lanes"]["lower"]["tokens"] == ""
+    whole = snapshot(run, CARD)["lanes"]["upper"]
+    assert whole["from"] == 0 and len(whole["tokens"].splitlines()) == len(run.upper.tokens)
 
 
 @pytest.mark.parametrize("lost", [(), (3, 4, 5), tuple(range(2, 40)), (1, 2, 3, 4, 5, 6, 7)])
@@ -77,7 +76,7 @@ def test_a_page_that_misses_snapshots_finds_every_token(lost: tuple[int, ...]) -
     window, have, behind = Window(), 0, 0
     for number in range(60):
         count = 7 * number
-        start = window.starts({"river": count}, whole=number == 59)["river"]
+        start = window.starts({"upper": count}, whole=number == 59)["upper"]
         if number in lost:
             continue
         have = count if start <= have else have
@@ -88,7 +87,7 @@ def test_a_page_that_misses_snapshots_finds_every_token(lost: tuple[int, ...]) -
 
 def test_most_snapshots_are_small() -> None:
     window = Window()
-    sent = [100 * n - window.starts({"river": 100 * n})["river"] for n in range(100)]
+    sent = [100 * n - window.starts({"upper": 100 * n})["upper"] for n in range(100)]
     assert sorted(sent)[80] == 100 * OVERLAP
 
 
@@ -120,10 +119,10 @@ def test_a_packed_view_holds_no_tag() -> None:
 
 def test_a_snapshot_counts_and_compares() -> None:
     run = make_run(spoken(["a", "b", "c"]), [4, 14, 30])
-    run.backbone.tokens[1] = dataclasses.replace(run.backbone.tokens[1], token_id=-1)
+    run.lower.tokens[1] = dataclasses.replace(run.lower.tokens[1], token_id=-1)
     view = snapshot(run, CARD)
     assert view["difference"] == 1
-    assert view["lanes"]["backbone"]["different"] == "first different token: b (number 2)"
+    assert view["lanes"]["lower"]["different"] == "first different token: b (number 2)"
     assert [e["count"] for e in view["legend"]] == [1, 0, 1, 0, 0, 0, 1]
     assert view["legend"][0]["text"] == "1–5" and view["legend"][-1]["text"] == "never left (30)"
 
@@ -152,7 +151,7 @@ def test_what_is_not_measured_is_a_dash() -> None:
 
 def test_a_slow_down_is_shown() -> None:
     view = readouts(make_run(spoken(WORDS), [4, 30], rate=20.0))
-    rate, saved = tile(view, "river_rate"), tile(view, "saved")
+    rate, saved = tile(view, "upper_rate"), tile(view, "saved")
     assert rate["bad"] and rate["note"] == "0.74× the backbone: a slow-down"
     assert saved["bad"] and saved["value"] == "53 % → −36 %" and "lost" in saved["note"]
     assert time_saved(20.0, 27.1) == pytest.approx(-0.355)
@@ -160,7 +159,7 @@ def test_a_slow_down_is_shown() -> None:
 
 def test_a_gain_is_shown() -> None:
     view = readouts(make_run(spoken(WORDS), [4, 30]))
-    assert tile(view, "river_rate")["note"] == "1.25× the backbone"
+    assert tile(view, "upper_rate")["note"] == "1.25× the backbone"
     assert tile(view, "saved")["value"] == "53 % → 20 %"
     assert tile(view, "agreement")["value"] == "60 of 60"
     rows = {row[0]: row[1:] for row in view["rows"]}
@@ -177,7 +176,7 @@ def test_live_numbers_before_the_summary() -> None:
     run = make_run(spoken(["a", "b", "c"]), [30, 4, 8], summed=False)
     view = readouts(run)
     assert tile(view, "mean_exit")["value"] == "6.0 / 30"
-    assert tile(view, "river_rate")["value"] == numbers.decimal(2 / 0.058)
+    assert tile(view, "upper_rate")["value"] == numbers.decimal(2 / 0.058)
 
 
 def test_units() -> None:
@@ -190,9 +189,9 @@ def test_units() -> None:
 def make_record() -> RunRecord:
     run = make_run(spoken(["a", "b"]), [4])
     header = RunHeader("m", "o", None, LAYERS, 2, "q", "cpu", {"policy": "river"}, 0)
-    prompt, done = run.river.prompt, run.river.summary
+    prompt, done = run.upper.prompt, run.upper.summary
     assert prompt is not None and done is not None
-    return RunRecord(header, prompt, tuple(run.river.tokens), (), done)
+    return RunRecord(header, prompt, tuple(run.upper.tokens), (), done)
 
 
 def test_a_record_as_json() -> None:

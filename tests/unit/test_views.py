@@ -149,19 +149,19 @@ def test_other_sentences() -> None:
 
 
 def test_the_prompt_sentence_names_the_depth() -> None:
-    lane = Lane("river", "river", 30, prompt=prompt_record(5))
+    lane = Lane("upper", "river", 30, prompt=prompt_record(5))
     assert "11 prompt tokens through 5 of 30" in sentences.prompt_sentence(lane)
     lane.prompt = prompt_record(30)
     assert "after no layer" in sentences.prompt_sentence(lane)
-    assert sentences.prompt_sentence(Lane("river", "river", 30)) == ""
+    assert sentences.prompt_sentence(Lane("upper", "river", 30)) == ""
 
 
 def test_every_key_of_the_views_exists() -> None:
     run = Run("x")
     for phase in ("idle", "waiting", "loading", "prompt", "decoding", "done", "stopped", "failed"):
-        run.phase = run.river.phase = run.backbone.phase = phase
+        run.phase = run.upper.phase = run.lower.phase = phase
         view = snapshot(run, CARD)
-        assert view["status"] and view["live"] and view["lanes"]["river"]["caption"]
+        assert view["status"] and view["live"] and view["lanes"]["upper"]["caption"]
 
 
 def test_the_script_uses_only_words_that_exist() -> None:

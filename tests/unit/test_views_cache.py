@@ -75,7 +75,7 @@ def test_every_policy_has_its_sources_here() -> None:
 @pytest.mark.parametrize("policy", SOURCES)
 def test_the_page_receives_who_wrote_the_cache(policy: str) -> None:
     record = made(policy)
-    lane = snapshot(lane_of(record), CARD)["lanes"]["river"]
+    lane = snapshot(lane_of(record), CARD)["lanes"]["upper"]
     assert rows(lane, 3) == list(record.kv_final)
     assert rows(lane, 0) == list(record.prompt.kv_source)
     early = dataclasses.replace(
@@ -100,8 +100,8 @@ def test_updates_travel_once() -> None:
     assert pack_updates(updates) == [[5, 7, "b", 1, 2, 4, 4], [6, 8, "r", 3, 3]]
     assert pack_updates(updates, 1) == [[6, 8, "r", 3, 3]]
     run = lane_of(made("batch-recompute"))
-    assert run.counts == {"river": 4, "backbone": 4, "river.updates": 2, "backbone.updates": 2}
-    view = snapshot(run, CARD, {"river.updates": 1})["lanes"]["river"]["updates"]
+    assert run.counts == {"upper": 4, "lower": 4, "upper.updates": 2, "lower.updates": 2}
+    view = snapshot(run, CARD, {"river.updates": 1})["lanes"]["upper"]["updates"]
     assert view == [1, [[3, 3, "b", 4, 4]]]
 
 
@@ -109,7 +109,7 @@ def test_parts_and_residency_reach_the_page() -> None:
     token = dataclasses.replace(
         made_records.token(0, 5), forced=True, parts={"backbone": 1.23456, "head": 0.5}
     )
-    lane = Lane("river", "river", 4)
+    lane = Lane("upper", "river", 4)
     append(lane, token)
     cell = dict(zip(FIELDS, json.loads(lane.lines[0]), strict=True))
     assert cell["forced"] == 1 and cell["parts"] == {"backbone": 1.235, "head": 0.5}
