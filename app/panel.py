@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import gradio as gr
 
@@ -17,7 +18,7 @@ HEADS, PREFILLS = ("river", "lens"), ("exit", "full")
 class Panel:
     """The components, by what they set; `named` are those that a run is asked with."""
 
-    named: dict[str, gr.components.Component]
+    named: dict[str, Any]
     sentences: dict[str, gr.Markdown]
     resident: gr.Number
     apply: gr.Button
@@ -27,7 +28,7 @@ class Panel:
 
 def settings_panel() -> Panel:
     """Everything but prompt, threshold and length."""
-    named: dict[str, gr.components.Component] = {}
+    named: dict[str, Any] = {}
     sentences = {}
     with gr.Accordion(say("settings.title"), open=False, elem_id="settings"):
         with gr.Row():

@@ -25,9 +25,10 @@ from river_core.settings import DecodeSettings, QuantSpec, check_threshold
 from .asked import Ask, ask
 from .card import model_card
 from .job import Job, fail, take
+from .views.packing import pack_trace
 from .views.record import record_json
 from .views.run import LANES, Lane, ModelCard, Run
-from .views.snapshot import card_view, pack_trace, snapshot
+from .views.snapshot import card_view, snapshot
 from .views.window import Window
 from .views.wording import say
 

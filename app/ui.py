@@ -142,7 +142,7 @@ def _controls() -> tuple[gr.Slider, gr.Number, gr.Button]:
 def _wire_run(
     source: Source, buttons: tuple[gr.Button, ...], asked: Mapping[str, Any], lanes: gr.HTML
 ) -> None:
-    def stream(*values: Any, request: gr.Request) -> Iterator[str]:
+    def stream(request: gr.Request, *values: Any) -> Iterator[str]:
         named = dict(zip(asked, values, strict=True))
         for view in source.run(named, str(request.session_hash)):
             yield pack(view)

@@ -91,19 +91,19 @@ def test_keyboard(open_page: OpenPage, served: Any) -> None:
     page.keyboard.press("Home")
     here = "document.activeElement"
     where = f"{here}.closest('.lane').dataset.lane + {here}.dataset.index"
-    assert page.evaluate(where) == "river0"
+    assert page.evaluate(where) == "upper0"
     for key, place in (
-        ("ArrowRight", "river1"),
-        ("ArrowRight", "river2"),
-        ("ArrowLeft", "river1"),
-        ("ArrowDown", "backbone1"),
-        ("End", "backbone43"),
-        ("ArrowUp", "river43"),
-        ("End", "river59"),
-        ("ArrowDown", "backbone43"),
-        ("Home", "backbone0"),
-        ("ArrowLeft", "backbone0"),
-        ("ArrowUp", "river0"),
+        ("ArrowRight", "upper1"),
+        ("ArrowRight", "upper2"),
+        ("ArrowLeft", "upper1"),
+        ("ArrowDown", "lower1"),
+        ("End", "lower43"),
+        ("ArrowUp", "upper43"),
+        ("End", "upper59"),
+        ("ArrowDown", "lower43"),
+        ("Home", "lower0"),
+        ("ArrowLeft", "lower0"),
+        ("ArrowUp", "upper0"),
     ):
         page.keyboard.press(key)
         assert page.evaluate(where) == place, key

@@ -19,8 +19,10 @@ def model(load):
         notes=(),
         calibration=SimpleNamespace(load=load),
         quant=QuantSpec(),
+        entry_layer=2,
     )
-    return SimpleNamespace(info=info, origin="here", device="cpu", num_layers=3, capacity=9)
+    sizes = {"num_layers": 3, "resident": 3, "capacity": 9}
+    return SimpleNamespace(info=info, origin="here", device="cpu", **sizes)
 
 
 def test_a_calibrated_model_sets_the_slider():

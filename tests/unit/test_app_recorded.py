@@ -33,8 +33,9 @@ def test_a_recorded_run_has_the_snapshot_of_the_live_path() -> None:
     records = parse(TEXT, "made")
     live = Run("recorded made", "done")
     for lane, record in zip(live.lanes, records, strict=True):
-        lane.num_layers, lane.phase = 4, "done"
+        lane.num_layers, lane.phase, lane.policy = 4, "done", "river"
         lane.prompt, lane.summary = record.prompt, record.summary
+        lane.updates = list(record.updates)
         for token in record.tokens:
             append(lane, token)
     card = ModelCard("ready", "Ready", "made")

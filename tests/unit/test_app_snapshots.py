@@ -152,14 +152,14 @@ def test_what_is_not_measured_is_a_dash() -> None:
 def test_a_slow_down_is_shown() -> None:
     view = readouts(make_run(spoken(WORDS), [4, 30], rate=20.0))
     rate, saved = tile(view, "upper_rate"), tile(view, "saved")
-    assert rate["bad"] and rate["note"] == "0.74× the backbone: a slow-down"
+    assert rate["bad"] and rate["note"] == "0.74× Backbone: a slow-down"
     assert saved["bad"] and saved["value"] == "53 % → −36 %" and "lost" in saved["note"]
     assert time_saved(20.0, 27.1) == pytest.approx(-0.355)
 
 
 def test_a_gain_is_shown() -> None:
     view = readouts(make_run(spoken(WORDS), [4, 30]))
-    assert tile(view, "upper_rate")["note"] == "1.25× the backbone"
+    assert tile(view, "upper_rate")["note"] == "1.25× Backbone"
     assert tile(view, "saved")["value"] == "53 % → 20 %"
     assert tile(view, "agreement")["value"] == "60 of 60"
     rows = {row[0]: row[1:] for row in view["rows"]}

@@ -101,7 +101,7 @@ def test_updates_travel_once() -> None:
     assert pack_updates(updates, 1) == [[6, 8, "r", 3, 3]]
     run = lane_of(made("batch-recompute"))
     assert run.counts == {"upper": 4, "lower": 4, "upper.updates": 2, "lower.updates": 2}
-    view = snapshot(run, CARD, {"river.updates": 1})["lanes"]["upper"]["updates"]
+    view = snapshot(run, CARD, {"upper.updates": 1})["lanes"]["upper"]["updates"]
     assert view == [1, [[3, 3, "b", 4, 4]]]
 
 
