@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from importlib.util import find_spec
 
 from app.runner import Runner
+from app.space import lends_gpu, suggested_model
 from app.theme import launch_options
 from app.ui import build
 from river_core.errors import RiverError
 from river_core.settings import DEFAULT_RIVER, QuantSpec
+
+MODEL = "smollm2-135m"
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -17,8 +22,8 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Show which layers each token skips.")
     parser.add_argument(
         "--model",
-        default="smollm2-135m",
-        help="a name, hub id, folder or .gguf file (default: %(default)s)",
+        default=None,
+        help=f"a name, hub id, folder or .gguf file (default: {MODEL}; larger on a Space's GPU)",
     )
     parser.add_argument("--host", default=None, help="address to listen on (default: this machine)")
     parser.add_argument("--port", type=int, default=None, help="port (default: the first free)")
@@ -28,15 +33,28 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
         default=None,
         help=f"how the river is stored, such as hqq-4bit-g64 (default: {DEFAULT_RIVER.label})",
     )
+    parser.add_argument(
+        "--mcp", action="store_true", help="also serve generate and compare as MCP tools"
+    )
     return parser.parse_args(arguments)
+
+
+def has_gpu() -> bool:
+    """Whether torch sees one. It takes seconds to import, so ask only where it matters."""
+    from river_core.devices import find_device
+
+    return find_device("auto").type == "cuda"
 
 
 def main() -> None:
     """Serve the page at once and load the model meanwhile."""
     chosen = options()
+    if chosen.mcp and find_spec("mcp") is None:
+        sys.exit("river: --mcp needs more: pip install 'gradio[mcp]' 'pydantic<=2.12.5'")
+    name = chosen.model or suggested_model(os.environ, MODEL, has_gpu)
     try:
         river = None if chosen.river is None else QuantSpec.parse(chosen.river)
-        runner = Runner(chosen.model, chosen.device, river)
+        runner = Runner(name, chosen.device, river, lend=lends_gpu(os.environ))
     except RiverError as error:
         sys.exit(f"river: {error}")
     page = build(runner)
@@ -48,6 +66,7 @@ def main() -> None:
             show_error=True,
             run_history=False,
             ssr_mode=False,
+            mcp_server=chosen.mcp,
             footer_links=["api"],
             **launch_options(),
         )

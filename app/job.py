@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from river_core.records import CacheUpdate, PromptRecord, RunSummary, TokenRecord
+from river_core.records import CacheUpdate, PromptRecord, RunRecord, RunSummary, TokenRecord
 
 from .asked import Ask
-from .views.run import Lane, Run
+from .views.packing import pack_trace
+from .views.run import Lane, ModelCard, Run
 from .views.snapshot import append
 
 
@@ -30,6 +31,13 @@ class Job:
         """Note a new phase and when it began."""
         self.run.phase, self.since = phase, time.monotonic()
 
+    def begin(self, engine: Any) -> Any:
+        """A Control for the next lane."""
+        self.control = engine.Control()
+        if self.stopped.is_set():
+            self.control.cancel()
+        return self.control
+
     def stop(self) -> None:
         """Stop within one step; before its turn has come, at its turn."""
         self.stopped.set()
@@ -37,8 +45,26 @@ class Job:
             self.control.cancel()
 
 
-def take(job: Job, lane: Lane, record: object) -> None:
-    """Put one record of the stream where the views look for it."""
+def take(job: Job, name: str, event: object) -> None:
+    """Put one event of `decoding.decode` where the views look for it."""
+    if isinstance(event, ModelCard):
+        job.run.notes, job.run.entry_layer = event.notes, event.entry_layer
+        for lane in job.run.lanes:
+            lane.num_layers = event.num_layers
+        return
+    lane = next(lane for lane in job.run.lanes if lane.name == name)
+    if isinstance(event, RunRecord):
+        lane.trace = [pack_trace(values) for values in event.full_trace or ()]
+    elif isinstance(event, str):
+        if event != "tracing":
+            lane.phase = event
+        if event in ("prompt", "tracing"):
+            job.enter(event)
+    else:
+        _record(job, lane, event)
+
+
+def _record(job: Job, lane: Lane, record: object) -> None:
     if isinstance(record, PromptRecord):
         lane.prompt = record
     elif isinstance(record, TokenRecord):

@@ -13,8 +13,10 @@ import time
 import traceback
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import river_core
@@ -24,10 +26,11 @@ from river_core.settings import DecodeSettings, QuantSpec, check_threshold
 
 from .asked import Ask, ask
 from .card import model_card
+from .decoding import Event, decode, decode_lent, lent_seconds
 from .job import Job, fail, take
-from .views.packing import pack_trace
+from .space import lent
 from .views.record import record_json
-from .views.run import LANES, Lane, ModelCard, Run
+from .views.run import LANES, ModelCard, Run
 from .views.snapshot import card_view, snapshot
 from .views.window import Window
 from .views.wording import say
@@ -45,6 +48,7 @@ class Runner:
         device: str = "auto",
         river: QuantSpec | None = None,
         engine: Any = river_core,
+        lend: bool = False,
     ) -> None:
         self._engine, self._name = engine, name
         self._settings = {"device": device, "river": river}
@@ -55,10 +59,14 @@ class Runner:
         self._jobs: dict[str, Job] = {}
         self._records: OrderedDict[tuple[str, str], RunRecord] = OrderedDict()
         self._closing = False
+        self._lent = self._lend() if lend else None
 
     def start(self) -> None:
-        """Begin loading; returns at once."""
-        self._worker.submit(self._load).add_done_callback(self._loaded)
+        """Begin loading; returns at once. Where a GPU is lent, each run loads for itself."""
+        if self._lent is None:
+            self._worker.submit(self._load).add_done_callback(self._loaded)
+        else:
+            self._card = ModelCard("ready", say("model.lent"), self._name)
 
     def close(self) -> None:
         """Give up whatever runs, so that the process can end."""
@@ -129,8 +137,20 @@ class Runner:
 
     def generate(self, prompt: str, **settings: Any) -> dict[str, Any]:
         """One whole run as a JSON object. Raises RiverError for anything the caller got wrong."""
-        checked = _checked(**settings)
-        return self._worker.submit(self._generate, prompt, checked).result()
+        asked = Ask(prompt, {LANES[0]: _checked(full_trace=True, **settings)})
+        return record_json(self._worker.submit(self._decoded, asked).result()[LANES[0]])
+
+    def compare(self, prompt: str, upper: str, lower: str, **settings: Any) -> dict[str, Any]:
+        """Two policies, the same settings: both records and how far they agree. Raises RiverError.
+
+        The lower lane is the reference.
+        """
+        policies = dict(zip(LANES, (upper, lower), strict=True))
+        lanes = {lane: _checked(policy=policy, **settings) for lane, policy in policies.items()}
+        records = self._worker.submit(self._decoded, Ask(prompt, lanes)).result()
+        found = self._engine.compare(records["lower"], records["upper"])
+        whole = {lane: record_json(record) for lane, record in records.items()}
+        return whole | {"comparison": asdict(found)}
 
     def set_resident(self, layers: int | str) -> None:
         """Keep that many backbone layers, or "auto"; waits for its turn behind the runs asked for.
@@ -148,6 +168,12 @@ class Runner:
         if record is None:
             raise RiverError(say("error.no_record", kept=KEPT_RUNS))
         return record_json(record)
+
+    def _lend(self) -> Callable[[Ask], Iterator[Event]]:
+        def both_lanes(asked: Ask) -> Iterator[Event]:
+            return decode_lent(self._engine, self._ready_model, asked)
+
+        return lent(both_lanes, lent_seconds)
 
     def _watch(self, job: Job) -> Iterator[dict[str, Any]]:
         window = Window()
@@ -215,57 +241,48 @@ class Runner:
         with self._lock:
             self._card = model_card(model)
 
-    def _generate(self, prompt: str, settings: dict[str, Any]) -> dict[str, Any]:
-        model = self._ready_model()
-        return record_json(self._engine.generate(model, prompt, **settings))
+    def _decoded(self, asked: Ask) -> dict[str, RunRecord]:
+        """The whole records by lane, on the worker thread."""
+        job = Job(Run(""), asked)
+        events = list(self._events(job))
+        for lane, event in events:
+            if lane == "error":
+                raise RiverError(str(event))
+        return {lane: event for lane, event in events if isinstance(event, RunRecord)}
 
     def _work(self, job: Job) -> None:
         """Both lanes of a job, one after the other, on the worker thread."""
         try:
             job.enter("loading")
-            model = self._ready_model()
-            job.run.notes, job.run.entry_layer = tuple(model.info.notes), model.info.entry_layer
-            for lane in job.run.lanes:
-                lane.num_layers = model.num_layers
-            streams = {}
-            for lane in job.run.lanes:
-                if job.stopped.is_set():
-                    lane.phase = "stopped"
-                else:
-                    streams[lane.name] = self._decode(job, lane, model)
-            for lane in job.run.lanes:
-                if lane.name in streams:
-                    self._keep(job, lane, streams[lane.name])
+            for lane, event in self._events(job):
+                with self._lock:
+                    self._take(job, lane, event)
         except RiverError as error:
             fail(job, error)
         else:
             job.enter("stopped" if job.stopped.is_set() else "done")
 
-    def _decode(self, job: Job, lane: Lane, model: Any) -> Any:
-        job.enter("prompt")
-        lane.phase = "prompt"
-        job.control = self._engine.Control()
-        if job.stopped.is_set():
-            job.control.cancel()
-        settings = job.ask.lanes[lane.name]
-        stream = self._engine.stream(model, job.ask.prompt, control=job.control, **settings)
-        for record in stream:
-            with self._lock:
-                take(job, lane, record)
-        lane.phase = "stopped" if job.stopped.is_set() else "done"
-        return stream
+    def _events(self, job: Job) -> Iterator[Event]:
+        if self._lent is None:
+            control, stopped = partial(job.begin, self._engine), job.stopped.is_set
+            yield from decode(self._engine, self._ready_model(), job.ask, control, stopped)
+            return
+        for event in self._lent(job.ask):
+            if job.stopped.is_set():
+                break
+            yield event
 
-    def _keep(self, job: Job, lane: Lane, stream: Any) -> None:
-        """Keep the lane's record; the upper one's with all layers' similarities, unless stopped."""
-        whole = lane.name == LANES[0] and lane.exits and not job.stopped.is_set()
-        if whole:
-            job.enter("tracing")
-        record: RunRecord = stream.record(full_trace=whole)
-        with self._lock:
-            lane.trace = [pack_trace(values) for values in record.full_trace or ()]
-            self._records[job.run.id, lane.name] = record
+    def _take(self, job: Job, lane: str, event: object) -> None:
+        """Put one event where the views look for it; a whole record is kept for a while."""
+        if lane == "error":
+            raise RiverError(str(event))
+        if isinstance(event, RunRecord):
+            self._records[job.run.id, lane] = event
             while len(self._records) > 2 * KEPT_RUNS:
                 self._records.popitem(last=False)
+        if isinstance(event, ModelCard):
+            self._card = event if self._lent is not None else self._card
+        take(job, lane, event)
 
 
 def _checked(**settings: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import gradio as gr
 
 from river_core.errors import RiverError
 
+from .endpoints import wire_api
 from .panel import Panel, settings_panel
 from .views.policies import policy_sentence
 from .views.run import ModelCard, Run
@@ -49,6 +50,9 @@ class Source(Protocol):
     def generate(self, prompt: str, **settings: Any) -> dict[str, Any]:
         """A whole run as JSON; raises RiverError."""
 
+    def compare(self, prompt: str, upper: str, lower: str, **settings: Any) -> dict[str, Any]:
+        """Two whole runs and how far they agree, as JSON; raises RiverError."""
+
     def record(self, run_id: str, lane: str) -> dict[str, Any]:
         """A kept page run as JSON; raises RiverError."""
 
@@ -80,7 +84,7 @@ def build(source: Source) -> gr.Blocks:
         _wire_stop(source, stop)
         _wire_panel(source, panel, threshold)
         _wire_load(source, page, [bar, threshold, tokens, panel.resident, panel.loaded], run)
-        _wire_api(source)
+        wire_api(source, COMPUTE, WAITING)
     page.queue(default_concurrency_limit=WAITING, api_open=True)
     return page
 
@@ -222,31 +226,3 @@ def _wire_load(source: Source, page: gr.Blocks, outputs: list[Any], button: gr.B
         concurrency_limit=None,
         api_visibility="private",
     )
-
-
-def _wire_api(source: Source) -> None:
-    def generate(
-        prompt: str,
-        policy: str = "river",
-        threshold: float | None = None,
-        max_new_tokens: int = 128,
-        seed: int = 0,
-    ) -> dict:
-        """Decode once and return the run record: header, prompt, tokens, updates, full_trace,
-        summary and text. A threshold of null is the model's default."""
-        settings = {"policy": policy, "threshold": threshold, "seed": seed}
-        try:
-            return source.generate(prompt, max_new_tokens=max_new_tokens, **settings)
-        except RiverError as error:
-            raise gr.Error(str(error), print_exception=False) from error
-
-    def record(run_id: str, lane: str = "river") -> dict:
-        """The run record of one lane of a run made on the page, while the server keeps it."""
-        try:
-            return source.record(run_id, lane)
-        except RiverError as error:
-            raise gr.Error(str(error), print_exception=False) from error
-
-    options = {"concurrency_id": COMPUTE, "concurrency_limit": WAITING}
-    gr.api(generate, api_name="generate", **options)
-    gr.api(record, api_name="record", concurrency_limit=None)

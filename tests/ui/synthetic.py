@@ -269,6 +269,10 @@ class StubSource:
             raise SettingsError("prompt is empty; type at least one word.")
         return {"text": prompt, **settings}
 
+    def compare(self, prompt: str, upper: str, lower: str, **settings: Any) -> dict[str, Any]:
+        """Echo."""
+        return {"text": prompt, "upper": upper, "lower": lower, **settings}
+
     def record(self, run_id: str, lane: str) -> dict[str, Any]:
         """Echo."""
         return {"run_id": run_id, "lane": lane}

@@ -24,7 +24,7 @@ def test_the_live_line_is_polite_and_seldom(open_page: OpenPage, served: Any) ->
     run_to_end(page)
     spoken = page.evaluate("spoken")
     assert len(spoken) <= 8
-    assert spoken[-1] == "Done: 60 tokens from River, 44 from the backbone."
+    assert spoken[-1] == "Done: 60 tokens from River, 44 from Backbone."
 
 
 @pytest.mark.parametrize("width", [360, 400, 768])

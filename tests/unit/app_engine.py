@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from app.runner import Runner
+from river_core.compare import Comparison, compare
 from river_core.errors import CacheFull, SettingsError
 from river_core.records import RunHeader, RunRecord
 from river_core.settings import QuantSpec
@@ -113,10 +114,8 @@ class Engine:
         self.asked.append(settings)
         return Stream(self, control, settings)
 
-    def generate(self, model: Any, prompt: str, **settings: Any) -> RunRecord:
-        stream = self.stream(model, prompt, control=Control(), **settings)
-        list(stream)
-        return stream.record()
+    def compare(self, reference: RunRecord, other: RunRecord) -> Comparison:
+        return compare(reference, other)
 
 
 def run(

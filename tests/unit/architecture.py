@@ -83,8 +83,11 @@ APP_ROWS: Rows = (
         *("app/views/readouts.py", "app/views/preview.py"),
         *("app/views/sentences.py", "app/views/snapshot.py", "app/views/__init__.py"),
     ),
-    (*("app/card.py", "app/asked.py", "app/job.py", "app/runner.py", "app/recorded.py"),),
-    ("app/panel.py", "app/ui.py", "app/theme.py", "app/export.py"),
+    (
+        *("app/card.py", "app/asked.py", "app/space.py", "app/decoding.py", "app/job.py"),
+        *("app/runner.py", "app/recorded.py"),
+    ),
+    ("app/panel.py", "app/endpoints.py", "app/ui.py", "app/theme.py", "app/export.py"),
     ("app.py",),
 )
 
@@ -102,7 +105,7 @@ OWNERS = {
         ("river_core/families.py", "river_core/hub_folder.py", "river_core/peers.py")
     ),
     "hqq": Owner(("river_core/quantize.py",)),
-    "gradio": Owner(("app/panel.py", "app/ui.py", "app/theme.py", "app.py")),
+    "gradio": Owner(("app/panel.py", "app/endpoints.py", "app/ui.py", "app/theme.py", "app.py")),
     "plotly": Owner(("river_core/figures.py", "app/views/*.py"), lazy=("river_core/*.py",)),
     "pandas": Owner(
         ("river_core/records.py", "river_core/sweep.py", "river_core/figures.py"),
