@@ -11,6 +11,7 @@ from app.runner import Runner
 from app.space import lends_gpu, suggested_model
 from app.theme import launch_options
 from app.ui import build
+from app.views.wording import choose_language, languages
 from river_core.errors import RiverError
 from river_core.settings import DEFAULT_RIVER, QuantSpec
 
@@ -34,6 +35,12 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
         help=f"how the river is stored, such as hqq-4bit-g64 (default: {DEFAULT_RIVER.label})",
     )
     parser.add_argument(
+        "--language",
+        choices=languages(),
+        default=os.environ.get("RIVER_LANGUAGE", "en"),
+        help="of the page (default: %(default)s)",
+    )
+    parser.add_argument(
         "--mcp", action="store_true", help="also serve generate and compare as MCP tools"
     )
     return parser.parse_args(arguments)
@@ -51,6 +58,7 @@ def main() -> None:
     chosen = options()
     if chosen.mcp and find_spec("mcp") is None:
         sys.exit("river: --mcp needs more: pip install 'gradio[mcp]' 'pydantic<=2.12.5'")
+    choose_language(chosen.language)
     name = chosen.model or suggested_model(os.environ, MODEL, has_gpu)
     try:
         river = None if chosen.river is None else QuantSpec.parse(chosen.river)
@@ -66,7 +74,7 @@ def main() -> None:
             show_error=True,
             run_history=False,
             ssr_mode=False,
-            mcp_server=chosen.mcp,
+            mcp_server=chosen.mcp or None,  # None: as GRADIO_MCP_SERVER says
             footer_links=["api"],
             **launch_options(),
         )

@@ -16,7 +16,7 @@ from .views.run import Lane, ModelCard, Run
 from .views.snapshot import append
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """One press on Run: what it shows, what it was asked, and how to stop it."""
 

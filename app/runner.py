@@ -107,7 +107,8 @@ class Runner:
             yield self._view(job, Window())
             return
         with self._lock:
-            self._jobs[session] = job
+            self._jobs.pop(session, None)
+            self._jobs[session] = job  # the last in the order of the queue
         job.future = self._worker.submit(self._work, job)
         try:
             yield from self._watch(job)
@@ -191,8 +192,15 @@ class Runner:
     def _view(self, job: Job, window: Window, *, whole: bool = False) -> dict[str, Any]:
         with self._lock:
             job.run.waited = time.monotonic() - job.since
+            job.run.ahead = self._ahead(job)
             starts = window.starts(job.run.counts, whole=whole)
             return snapshot(job.run, self._card, starts)
+
+    def _ahead(self, job: Job) -> int:
+        """Runs of other pages that come first, in the queue or at work."""
+        jobs = list(self._jobs.values())
+        earlier = jobs[: jobs.index(job)] if job in jobs else []
+        return sum(not other.future.done() for other in earlier)
 
     def _load(self) -> None:
         """Load the model that was asked for, else the default one, which the page then tells.

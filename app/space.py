@@ -18,7 +18,9 @@ def lends_gpu(environment: Mapping[str, str]) -> bool:
 
 
 def suggested_model(environment: Mapping[str, str], usual: str, has_gpu: Callable[[], bool]) -> str:
-    """The model where none was asked for: a larger one on a Space that has a GPU."""
+    """The model where none was asked for: RIVER_MODEL, or a larger one on a Space with a GPU."""
+    if named := environment.get("RIVER_MODEL"):
+        return named
     if "SPACE_ID" not in environment:
         return usual
     return GPU_MODEL if lends_gpu(environment) or has_gpu() else usual

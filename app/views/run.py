@@ -86,6 +86,7 @@ class Run:
     lower: Lane = field(default_factory=lambda: Lane("lower", "backbone"))
     entry_layer: int = 2
     notes: tuple[str, ...] = ()
+    ahead: int = 0  # runs of others that come first
     waited: float = 0.0  # seconds in the present phase
     error: str = ""
 

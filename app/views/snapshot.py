@@ -125,7 +125,7 @@ def status_line(run: Run, card: ModelCard) -> str:
     """The chip in the top bar while a run is on."""
     if run.phase in ("waiting", "loading") and card.state == "loading":
         return card.message
-    return say(f"status.{run.phase}", seconds=decimal(run.waited, 1))
+    return say(f"status.{run.phase}", seconds=decimal(run.waited, 1), ahead=run.ahead)
 
 
 def card_view(card: ModelCard) -> dict[str, Any]:

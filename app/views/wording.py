@@ -9,12 +9,36 @@ from functools import lru_cache
 from pathlib import Path
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
+_chosen = ["en"]  # of the whole page, set once before it is built
 
 
-@lru_cache(maxsize=1)
+def languages() -> list[str]:
+    """Codes of the dictionaries that are there."""
+    return sorted(path.stem for path in (ASSETS / "text").glob("*.json"))
+
+
+def choose_language(code: str) -> None:
+    """Take all words from that dictionary from now on. Raises ValueError for one that is not."""
+    if code not in languages():
+        raise ValueError(f"language is {code!r}; use one of {', '.join(languages())}.")
+    _chosen[0] = code
+
+
+def language() -> str:
+    """The code of the language in use."""
+    return _chosen[0]
+
+
 def dictionary() -> dict[str, str]:
     """Key -> sentence with `{placeholders}`; the page receives the same dictionary."""
-    text: dict[str, str] = json.loads((ASSETS / "text" / "en.json").read_text(encoding="utf-8"))
+    return read_dictionary(_chosen[0])
+
+
+@lru_cache
+def read_dictionary(code: str) -> dict[str, str]:
+    """That of one language."""
+    path = ASSETS / "text" / f"{code}.json"
+    text: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
     return text
 
 

@@ -86,7 +86,8 @@ def test_runs_wait_for_each_other(engine: Engine) -> None:
     runner = Runner("m", engine=engine)
     first, second = run(runner, "one", 0.9, 10, "a"), run(runner, "two", 0.9, 2, "b")
     next(first)
-    assert next(second)["phase"] == "waiting"
+    waiting = next(second)
+    assert waiting["phase"] == "waiting" and "1 before this run" in waiting["status"]
     results = []
     threads = [
         threading.Thread(target=lambda v=v: results.append(last(v))) for v in (second, first)

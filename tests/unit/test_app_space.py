@@ -116,6 +116,7 @@ def test_the_longer_the_answers_the_longer_the_loan() -> None:
     [
         ({}, True, "usual"),
         ({"SPACE_ID": "a/b"}, False, "usual"),
+        ({"SPACE_ID": "a/b", "RIVER_MODEL": "a/gated"}, True, "a/gated"),
         ({"SPACE_ID": "a/b"}, True, GPU_MODEL),
         ({"SPACE_ID": "a/b", "SPACES_ZERO_GPU": "true"}, False, GPU_MODEL),
     ],
