@@ -84,6 +84,8 @@ def test_a_closed_page_stops_its_run(runner: Runner, engine: Engine) -> None:
 def test_runs_wait_for_each_other(engine: Engine) -> None:
     engine.pause = 0.02
     runner = Runner("m", engine=engine)
+    runner.start()
+    last(runner.cards())
     first, second = run(runner, "one", 0.9, 10, "a"), run(runner, "two", 0.9, 2, "b")
     next(first)
     waiting = next(second)
