@@ -14,7 +14,7 @@ import traceback
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -25,8 +25,8 @@ from river_core.records import RunRecord
 from river_core.settings import DecodeSettings, QuantSpec, check_threshold
 
 from .asked import Ask, ask
-from .card import model_card
 from .decoding import Event, decode, decode_lent, lent_seconds
+from .holder import Holder
 from .job import Job, fail, take
 from .space import lent
 from .views.record import record_json
@@ -50,27 +50,24 @@ class Runner:
         engine: Any = river_core,
         lend: bool = False,
     ) -> None:
-        self._engine, self._name = engine, name
-        self._settings = {"device": device, "river": river}
-        self._model: Any = None
-        self._card = ModelCard("loading", say("model.loading"), name)
+        self._engine = engine
+        self._holder = Holder(engine, name, {"device": device, "river": river})
         self._worker = ThreadPoolExecutor(1, "river")
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
         self._records: OrderedDict[tuple[str, str], RunRecord] = OrderedDict()
-        self._closing = False
         self._lent = self._lend() if lend else None
 
     def start(self) -> None:
         """Begin loading; returns at once. Where a GPU is lent, each run loads for itself."""
         if self._lent is None:
-            self._worker.submit(self._load).add_done_callback(self._loaded)
+            self._worker.submit(self._holder.load).add_done_callback(self._holder.loaded)
         else:
-            self._card = ModelCard("ready", say("model.lent"), self._name)
+            self._holder.card = ModelCard("ready", say("model.lent"), self.card.name)
 
     def close(self) -> None:
         """Give up whatever runs, so that the process can end."""
-        self._closing = True
+        self._holder.closing = True
         for job in list(self._jobs.values()):
             job.stop()
         self._worker.shutdown(wait=False, cancel_futures=True)
@@ -78,13 +75,13 @@ class Runner:
     @property
     def card(self) -> ModelCard:
         """What is known of the model now."""
-        return self._card
+        return self._holder.card
 
     def cards(self) -> Iterator[dict[str, Any]]:
         """The top bar, again at each change, until the model is ready or has failed."""
         shown = None
         while True:
-            card = self._card
+            card = self.card
             if card is not shown:
                 shown = card
                 yield card_view(card)
@@ -158,7 +155,7 @@ class Runner:
 
         Raises RiverError where that is not possible; the model then is as it was.
         """
-        self._worker.submit(self._set_resident, layers).result()
+        self._worker.submit(self._holder.set_resident, layers).result()
 
     def record(self, run_id: str, lane: str) -> dict[str, Any]:
         """The record of a kept page run. Raises RiverError when there is none."""
@@ -172,7 +169,7 @@ class Runner:
 
     def _lend(self) -> Callable[[Ask], Iterator[Event]]:
         def both_lanes(asked: Ask) -> Iterator[Event]:
-            return decode_lent(self._engine, self._ready_model, asked)
+            return decode_lent(self._engine, self._holder.ready, asked)
 
         return lent(both_lanes, lent_seconds)
 
@@ -194,60 +191,13 @@ class Runner:
             job.run.waited = time.monotonic() - job.since
             job.run.ahead = self._ahead(job)
             starts = window.starts(job.run.counts, whole=whole)
-            return snapshot(job.run, self._card, starts)
+            return snapshot(job.run, self.card, starts)
 
     def _ahead(self, job: Job) -> int:
         """Runs of other pages that come first, in the queue or at work."""
         jobs = list(self._jobs.values())
         earlier = jobs[: jobs.index(job)] if job in jobs else []
         return sum(not other.future.done() for other in earlier)
-
-    def _load(self) -> None:
-        """Load the model that was asked for, else the default one, which the page then tells.
-
-        Where that fails too, the page says so, and the next run tries again.
-        """
-        from river_core.sources import DEFAULT  # it brings torch, which the page does not wait for
-
-        reason = ""
-        for name in dict.fromkeys((self._name, DEFAULT)):
-            self._card = ModelCard("loading", say("model.loading"), name)
-            try:
-                model = self._engine.load(name, progress=self._progress, **self._settings)
-            except RiverError as error:
-                reason = reason or str(error)
-                continue
-            self._model = model
-            self._card = model_card(model, say("model.instead", reason=reason) if reason else "")
-            return
-        self._card = ModelCard("failed", say("model.failed", reason=reason), self._name)
-
-    def _loaded(self, future: Future[None]) -> None:
-        """Tell the page of a fault that `_load` did not foresee."""
-        if not future.cancelled() and (fault := future.exception()) is not None:
-            traceback.print_exception(fault)
-            self._card = ModelCard("failed", say("error.unexpected"), self._name)
-
-    def _progress(self, step: str, fraction: float | None) -> None:
-        if self._closing:
-            raise SystemExit
-        share = "" if fraction is None else f", {fraction:.0%}".replace("%", " %")
-        message = say("model.loading_step", step=step + share)
-        if message != self._card.message:
-            self._card = ModelCard("loading", message, self._card.name)
-
-    def _ready_model(self) -> Any:
-        if self._model is None:
-            self._load()
-        if self._model is None:
-            raise RiverError(self._card.message)
-        return self._model
-
-    def _set_resident(self, layers: int | str) -> None:
-        model = self._ready_model()
-        model.set_resident(layers)
-        with self._lock:
-            self._card = model_card(model)
 
     def _decoded(self, asked: Ask) -> dict[str, RunRecord]:
         """The whole records by lane, on the worker thread."""
@@ -273,7 +223,7 @@ class Runner:
     def _events(self, job: Job) -> Iterator[Event]:
         if self._lent is None:
             control, stopped = partial(job.begin, self._engine), job.stopped.is_set
-            yield from decode(self._engine, self._ready_model(), job.ask, control, stopped)
+            yield from decode(self._engine, self._holder.ready(), job.ask, control, stopped)
             return
         for event in self._lent(job.ask):
             if job.stopped.is_set():
@@ -288,8 +238,8 @@ class Runner:
             self._records[job.run.id, lane] = event
             while len(self._records) > 2 * KEPT_RUNS:
                 self._records.popitem(last=False)
-        if isinstance(event, ModelCard):
-            self._card = event if self._lent is not None else self._card
+        if isinstance(event, ModelCard) and self._lent is not None:
+            self._holder.card = event
         take(job, lane, event)
 
 

@@ -84,7 +84,14 @@ APP_ROWS: Rows = (
         *("app/views/sentences.py", "app/views/snapshot.py", "app/views/__init__.py"),
     ),
     (
-        *("app/card.py", "app/asked.py", "app/space.py", "app/decoding.py", "app/job.py"),
+        *(
+            "app/card.py",
+            "app/holder.py",
+            "app/asked.py",
+            "app/space.py",
+            "app/decoding.py",
+            "app/job.py",
+        ),
         *("app/runner.py", "app/recorded.py"),
     ),
     ("app/panel.py", "app/endpoints.py", "app/ui.py", "app/theme.py", "app/export.py"),
