@@ -3,34 +3,38 @@
 
 const CHUNK = {least: 120, most: 150}; // tokens; between the two a line end is the better place
 const AT_ONCE = 300; // cells made within one snapshot
+const PER_FRAME = 2; // chunks repainted
 const chunkOf = new WeakMap();
 const idly = window.requestIdleCallback || ((work) => setTimeout(work, 30));
-let idle = false;
+let later = false;
 
 const sight = new IntersectionObserver((entries) => {
   for (const {target, isIntersecting} of entries) {
-    const chunk = chunkOf.get(target);
-    chunk.near = isIntersecting;
-    if (isIntersecting) finishChunk(chunk);
+    chunkOf.get(target).near = isIntersecting;
   }
+  finishSome();
 }, {rootMargin: "25% 0px", scrollMargin: "25%"});
+
+// Of a chunk only: its cells need not look again when it grows.
+CSS.registerProperty({name: "--count", syntax: "<number>", inherits: false, initialValue: "1"});
 
 // Puts every known token into a chunk, and makes the cells of as many as one task has time for.
 function growLane(lane) {
   const {chunks, cells} = rows[lane];
   const tokens = page.tokens[lane];
-  const many = tokens.length - cells.length > AT_ONCE;
   for (let i = cells.length; i < tokens.length; i++) {
     if (!chunks.length || isFull(chunks.at(-1), tokens)) startChunk(lane, i);
     chunks.at(-1).end = i + 1;
   }
   cells.length = tokens.length;
+  let room = AT_ONCE;
   for (const chunk of chunks) {
     if (chunk.made === chunk.end) continue;
     chunk.element.style.setProperty("--count", chunk.end - chunk.first);
-    if (many && chunk !== chunks[0] && !chunk.near) finishLater();
-    else fillChunk(chunk);
+    room -= chunk.end - chunk.made;
+    if (room >= 0) fillChunk(chunk);
   }
+  finishLater();
 }
 
 function isFull({first, end}, tokens) {
@@ -69,13 +73,10 @@ function cellAt(place) {
   return row.cells[place.index];
 }
 
-// What the cells of a lane show has changed.
-function repaintCells(lane) {
-  for (const chunk of rows[lane].chunks) {
-    chunk.stale = true;
-    if (chunk.near) finishChunk(chunk);
-    else finishLater();
-  }
+// What the cells of these lanes show has changed.
+function repaintCells(lanes) {
+  for (const chunk of lanes.flatMap((lane) => rows[lane].chunks)) chunk.stale = true;
+  finishSome();
 }
 
 function finishChunk(chunk) {
@@ -87,14 +88,31 @@ function finishChunk(chunk) {
   fillChunk(chunk);
 }
 
+function waitingChunks() {
+  return LANES.flatMap((lane) => rows[lane].chunks)
+    .filter((chunk) => chunk.stale || chunk.made < chunk.end);
+}
+
+// A few that are in view now, more of them with the next frame; then the others, one by one.
+function finishSome() {
+  const seen = waitingChunks().filter((chunk) => chunk.near);
+  seen.slice(0, PER_FRAME).forEach(finishChunk);
+  finishLater();
+}
+
 function finishLater() {
-  if (idle) return;
-  idle = true;
-  idly(() => {
-    idle = false;
-    const waiting = LANES.flatMap((lane) => rows[lane].chunks)
-      .filter((chunk) => chunk.stale || chunk.made < chunk.end);
-    if (waiting.length) finishChunk(waiting[0]);
-    if (waiting.length > 1) finishLater();
-  });
+  if (later) return;
+  const waiting = waitingChunks();
+  later = waiting.length > 0;
+  const go = (finish) => () => {
+    later = false;
+    finish();
+  };
+  if (waiting.some((chunk) => chunk.near)) requestAnimationFrame(go(finishSome));
+  else if (later) idly(go(finishOne));
+}
+
+function finishOne() {
+  waitingChunks().slice(0, 1).forEach(finishChunk);
+  finishLater();
 }

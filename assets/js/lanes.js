@@ -111,7 +111,7 @@ function paintCell(cell, exit, entry) {
 }
 
 function repaintLane(lane) {
-  repaintCells(lane);
+  repaintCells([lane]);
   const guessed = lane === "upper" && Boolean(estimate.exits);
   rows[lane].element.classList.toggle("estimated", guessed);
   rows[lane].guess.hidden = !guessed;

@@ -62,6 +62,6 @@ function isFaded(entry) {
 }
 
 function fadeCells() {
-  LANES.forEach(repaintCells);
+  repaintCells(LANES);
   requestStrips();
 }

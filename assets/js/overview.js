@@ -2,6 +2,7 @@
 // exit layer, with what is in view, what is selected and the first difference. A click goes there.
 
 const STRIP = {above: 150, widest: 8, marks: 6, heights: [14, 10, 7]}; // tokens, then pixels
+const LOW = 0.4; // height of a bar for no layer, of one for all
 const strips = {box: null, width: 0, asked: 0, height: 0, upper: null, lower: null};
 
 function overview() {
@@ -104,7 +105,7 @@ function drawTokens(pen, lane, plan) {
   for (let index = 0; index < page.tokens[lane].length; index++) {
     const exit = shownExit(lane, index);
     const entry = entryOf(exit);
-    const [x, high] = [plan.x(index), Math.max(2, Math.round((plan.high * exit) / layers))];
+    const [x, high] = [plan.x(index), Math.round(plan.high * (LOW + ((1 - LOW) * exit) / layers))];
     pen.globalAlpha = isFaded(entry) ? FAINT : 1;
     pen.fillStyle = fills[entry];
     pen.fillRect(x, bottomOf(plan, index) - high, Math.round(plan.step * ((index % plan.perLine) + 1)) - x,
