@@ -1,7 +1,8 @@
 // Above a long answer, one strip per lane: every token as a bar in the colour and the height of its
 // exit layer, with what is in view, what is selected and the first difference. A click goes there.
 
-const STRIP = {above: 150, widest: 8, marks: 6, heights: [14, 10, 7]}; // tokens, then pixels
+const STRIP = {above: 150, widest: 8, marks: [6, 6, 4], heights: [14, 10, 6]}; // tokens, then pixels
+const NARROW = 560; // pixels
 const LOW = 0.4; // height of a bar for no layer, of one for all
 const strips = {box: null, width: 0, asked: 0, height: 0, upper: null, lower: null};
 
@@ -59,10 +60,10 @@ function drawStrips() {
 function stripPlan(count) {
   const lines = Math.ceil(count / strips.width);
   const perLine = Math.ceil(count / lines);
-  const high = STRIP.heights[Math.min(lines, STRIP.heights.length) - 1];
+  const [high, marks] = [STRIP.heights, STRIP.marks].map((sizes) => sizes[Math.min(lines, 3) - 1]);
   const step = Math.min(STRIP.widest, strips.width / perLine);
   return {
-    perLine, high, lines, pitch: high + STRIP.marks,
+    perLine, high, lines, pitch: high + marks,
     x: (index) => Math.round((index % perLine) * step),
     line: (index) => Math.floor(index / perLine),
     at: (x, line) => line * perLine + Math.min(perLine - 1, Math.max(0, Math.floor(x / step))),
@@ -161,7 +162,7 @@ function stripSentence(lane, count, seen) {
   if (selected && selected.lane === lane) {
     parts.push(say("long.selected", {number: selected.index + 1}));
   }
-  if (page.view.difference in page.tokens[lane]) {
+  if (page.view.difference in page.tokens[lane] && strips.width > NARROW) {
     parts.push(say("long.difference", {number: page.view.difference + 1}));
   }
   return parts.join(" · ");
