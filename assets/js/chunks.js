@@ -108,7 +108,7 @@ function finishLater() {
     later = false;
     finish();
   };
-  if (waiting.some((chunk) => chunk.near)) requestAnimationFrame(go(finishSome));
+  if (waiting.some((chunk) => chunk.near)) requestAnimationFrame(() => setTimeout(go(finishSome)));
   else if (later) idly(go(finishOne));
 }
 

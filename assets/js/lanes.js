@@ -114,6 +114,8 @@ function repaintLane(lane) {
   repaintCells([lane]);
   const guessed = lane === "upper" && Boolean(estimate.exits);
   rows[lane].element.classList.toggle("estimated", guessed);
+  // A rule for the class would look at every cell again.
+  rows[lane].body.style.outline = guessed ? "1px dashed var(--frame)" : "";
   rows[lane].guess.hidden = !guessed;
   countEntries();
   requestStrips();
