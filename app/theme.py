@@ -17,13 +17,16 @@ from .views.wording import ASSETS, dictionary
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SF Mono", "Consolas", "DejaVu Sans Mono", "monospace")
-STYLES = ("base", "controls", "lanes", "panels", "maps", "readouts")
+STYLES = ("base", "controls", "lanes", "long", "panels", "maps", "readouts")
 SCRIPTS = (
     "dom",
     "store",
     "selection",
     "estimate",
     "lanes",
+    "chunks",
+    "reading",
+    "overview",
     "legend",
     "keyboard",
     "panels",

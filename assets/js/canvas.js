@@ -209,6 +209,7 @@ function watchTheme() {
     ink.patterns = {};
     ink.version++;
     requestMaps();
+    requestStrips();
   };
   const changes = new MutationObserver(read);
   for (const node of [document.documentElement, document.body]) {

@@ -3,7 +3,7 @@
 
 const STEPS = 60; // thresholds in the little chart
 const CHART = {width: 320, height: 56, edge: 4};
-const estimate = {run: null, traces: [], exits: null, threshold: null};
+const estimate = {run: null, traces: [], exits: null, threshold: null, chart: null};
 let drawEstimate = () => {};
 
 function mountEstimate(element) {
@@ -38,6 +38,7 @@ function forgetEstimate() {
 function readPreview(preview) {
   estimate.run = page.run;
   estimate.traces = preview.trace.split("\n").map((trace) => similarities({trace}));
+  estimate.chart = null;
 }
 
 // The rule is strict, and the prompt pass keeps its depth: it was not run again.
@@ -48,6 +49,22 @@ function exitsAt(threshold) {
     const found = values.findIndex((value, i) => i + 1 >= first && value > threshold);
     return found < 0 ? values.length : found + 1;
   });
+}
+
+// The mean exit layer at each of the thresholds, which rise: no token leaves earlier at the next
+// one, so each token's layers are walked through once.
+function meansAt(thresholds) {
+  const {first} = page.view.preview;
+  const decoded = estimate.traces.slice(1);
+  const sums = thresholds.map(() => 0);
+  for (const values of decoded) {
+    let exit = first;
+    thresholds.forEach((threshold, i) => {
+      while (exit < values.length && values[exit - 1] <= threshold) exit++;
+      sums[i] += Math.min(exit, values.length);
+    });
+  }
+  return sums.map((sum) => sum / Math.max(1, decoded.length));
 }
 
 function meanExit(exits) {
@@ -72,7 +89,8 @@ function tryThreshold(threshold) {
 
 // The exit layer that the cell shows: as estimated where there is an estimate.
 function shownExit(lane, index) {
-  if (lane === "upper" && estimate.exits && index in estimate.exits) return estimate.exits[index];
+  const known = lane === "upper" && estimate.run === page.run && estimate.exits;
+  if (known && index in known) return known[index];
   return page.tokens[lane][index].exit;
 }
 
@@ -105,9 +123,11 @@ function estimateChart() {
   const {width, height, edge} = CHART;
   const x = (value) => edge + ((width - 2 * edge) * (value - low)) / (high - low);
   const bars = [];
+  const middles = Array.from({length: STEPS}, (_, i) => low + ((high - low) * (i + 0.5)) / STEPS);
+  const known = estimate.chart && estimate.chart.low === low && estimate.chart.high === high;
+  if (!known) estimate.chart = {low, high, means: meansAt(middles)};
   for (let i = 0; i < STEPS; i++) {
-    const threshold = low + ((high - low) * (i + 0.5)) / STEPS;
-    const share = meanExit(exitsAt(threshold)) / page.view.layers;
+    const share = estimate.chart.means[i] / page.view.layers;
     const tall = (height - 14) * share;
     bars.push(draw("rect", {
       x: x(low + ((high - low) * i) / STEPS) + 0.5, y: height - 12 - tall,

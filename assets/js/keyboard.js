@@ -1,5 +1,6 @@
 // One tab stop for all tokens (roving tabindex, W3C grid pattern), and the pointer.
 
+const PAGE = 50; // tokens
 let tabStop = null;
 
 function listen(grid) {
@@ -37,10 +38,12 @@ function onKey(event) {
 }
 
 function target({lane, index}, key) {
-  const last = rows[lane].cells.length - 1;
+  const last = page.tokens[lane].length - 1;
   const moves = {
     ArrowLeft: {lane, index: Math.max(0, index - 1)},
     ArrowRight: {lane, index: Math.min(last, index + 1)},
+    PageUp: {lane, index: Math.max(0, index - PAGE)},
+    PageDown: {lane, index: Math.min(last, index + PAGE)},
     Home: {lane, index: 0},
     End: {lane, index: last},
     ArrowUp: across("upper", index),
@@ -50,7 +53,7 @@ function target({lane, index}, key) {
 }
 
 function across(lane, index) {
-  return {lane, index: Math.min(index, rows[lane].cells.length - 1)};
+  return {lane, index: Math.min(index, page.tokens[lane].length - 1)};
 }
 
 function focusCell(place) {
@@ -71,7 +74,7 @@ function moveTabStop(place) {
 function keepTabStop() {
   if (cellAt(tabStop)) return;
   tabStop = null;
-  const lane = LANES.find((name) => rows[name].cells.length);
+  const lane = LANES.find((name) => page.tokens[name].length);
   if (lane) moveTabStop({lane, index: 0});
 }
 

@@ -5,7 +5,8 @@ const rows = {};
 function mountLanes(element) {
   const grid = make("div", {role: "grid", class: "lanes", "aria-label": say("lane.grid")});
   for (const lane of LANES) grid.append(laneRow(lane));
-  element.replaceChildren(grid, legendList(), promptTokens());
+  element.replaceChildren(readingBar(grid), overview(grid), make("div", {class: "lanes-box"}, grid),
+    legendList(), promptTokens());
   listen(grid);
   follow((view) => { grid.dataset.run = view.run; });
   follow(updateLanes);
@@ -17,11 +18,15 @@ function laneRow(lane) {
   const caption = make("span", {class: "lane-caption"});
   const different = make("button", {class: "lane-different", type: "button", hidden: ""});
   const guess = make("span", {class: "guess", hidden: ""}, say("estimate.label"));
-  const header = make("div", {role: "rowheader", class: "lane-head"},
+  const header = make("div", {role: "rowheader", class: "lane-head", "aria-colindex": "1"},
     title, caption, guess, different);
-  const element = make("div", {role: "row", class: `lane lane-${lane}`, "data-lane": lane}, header);
+  const body = make("div", {class: "cells", role: "presentation"});
+  const element = make("div", {role: "row", class: `lane lane-${lane}`, "data-lane": lane},
+    header, body);
   different.addEventListener("click", () => focusCell({lane, index: page.view.difference}));
-  rows[lane] = {element, title, caption, guess, different, cells: [], marked: null};
+  rows[lane] = {
+    element, title, caption, guess, different, body, chunks: [], cells: [], difference: null,
+  };
   return element;
 }
 
@@ -55,53 +60,65 @@ function updateLanes(view, fresh) {
     put(row.caption, view.lanes[lane].caption);
     row.different.hidden = !view.lanes[lane].different;
     put(row.different, view.lanes[lane].different);
-    const tokens = page.tokens[lane];
-    const added = [];
-    for (let i = row.cells.length; i < tokens.length; i++) added.push(...addCell(lane, i));
-    if (added.length) row.element.append(...added);
-    if (view.lanes[lane].ended) markEnd(row, tokens);
+    growLane(lane);
+    if (view.lanes[lane].ended) markEnd(row, page.tokens[lane]);
     markDifference(row, view.difference);
   }
   keepTabStop();
 }
 
 function clearRow(row) {
-  for (const node of row.element.querySelectorAll(".tok, .break")) node.remove();
-  row.cells = [];
-  row.marked = null;
+  clearLane(row);
+  row.difference = null;
   row.element.classList.remove("estimated");
   row.guess.hidden = true;
 }
 
-function addCell(lane, index) {
-  const token = page.tokens[lane][index];
+// A cell and, after a token that ends a line, a line break.
+function makeCell(lane, index) {
+  const tokens = page.tokens[lane];
+  const {text, kind, label, gap} = tokens[index];
+  const {cells} = rows[lane];
   const cell = make("span", {
-    role: "gridcell", class: `tok ${token.kind}`, tabindex: "-1", "aria-label": token.label,
-    "aria-selected": "false", "data-index": index,
-  }, make("bdi", {class: "txt"}, token.text), make("span", {class: "bar", "aria-hidden": "true"}));
-  paintCell(cell, shownExit(lane, index));
-  if (token.gap && index) rows[lane].cells[index - 1].classList.add("spaced");
-  rows[lane].cells.push(cell);
-  return token.text.endsWith("↵") ? [cell, lineBreak()] : [cell];
+    role: "gridcell", class: `tok ${kind}`, tabindex: "-1", "aria-label": label,
+    "aria-selected": "false", "data-index": index, "aria-colindex": index + 2,
+  }, make("bdi", {class: "txt"}, text), make("span", {class: "bar", "aria-hidden": "true"}));
+  if ((index + 1) % 10 === 0) cell.dataset.number = index + 1;
+  cells[index] = cell;
+  showExit(cell, lane, index);
+  if (gap && cells[index - 1]) cells[index - 1].classList.add("spaced");
+  if (index + 1 < tokens.length && tokens[index + 1].gap) cell.classList.add("spaced");
+  if (index === page.view.difference) cell.classList.add("different");
+  return text.endsWith("↵") ? [cell, lineBreak()] : [cell];
 }
 
-// A cell takes the fill, the frame and the bar of an exit layer.
-function paintCell(cell, exit) {
+// A cell takes the fill, the frame and the bar of the exit layer that it shows, and is faint where
+// the legend asks for others.
+function showExit(cell, lane, index) {
+  const exit = shownExit(lane, index);
+  const entry = entryOf(exit);
+  if (cell.dataset.exit !== String(exit)) paintCell(cell, exit, entry);
+  cell.classList.toggle("faded", isFaded(entry));
+}
+
+function paintCell(cell, exit, entry) {
   const {layers, legend} = page.view;
-  const entry = exit === layers ? legend.length - 1 : legend.findIndex(({last}) => exit <= last);
   cell.className = cell.className.replace(/ (b\d|never)\b/g, "");
   cell.classList.add(`b${legend[entry].fill}`);
   if (exit === layers) cell.classList.add("never");
-  cell.dataset.entry = entry;
-  cell.querySelector(".bar").style.width = `${(100 * exit) / layers}%`;
+  cell.dataset.exit = exit;
+  cell.lastChild.style.width = `${(100 * exit) / layers}%`;
 }
 
 function repaintLane(lane) {
-  rows[lane].cells.forEach((cell, index) => paintCell(cell, shownExit(lane, index)));
+  repaintCells([lane]);
   const guessed = lane === "upper" && Boolean(estimate.exits);
   rows[lane].element.classList.toggle("estimated", guessed);
+  // A rule for the class would look at every cell again.
+  rows[lane].body.style.outline = guessed ? "1px dashed var(--frame)" : "";
   rows[lane].guess.hidden = !guessed;
   countEntries();
+  requestStrips();
 }
 
 function lineBreak() {
@@ -111,18 +128,17 @@ function lineBreak() {
 // The end of the text is a token without text; once the lane says so, its cell says "end".
 function markEnd(row, tokens) {
   const last = tokens.length - 1;
-  if (last < 0 || tokens[last].kind !== "empty" || row.cells[last].dataset.end) return;
-  row.cells[last].dataset.end = "1";
+  if (last < 0 || tokens[last].kind !== "empty" || tokens[last].text === say("lane.end")) return;
   tokens[last].text = say("lane.end");
-  row.cells[last].querySelector(".txt").textContent = tokens[last].text;
+  if (row.cells[last]) put(row.cells[last].firstChild, tokens[last].text);
 }
 
 function markDifference(row, index) {
-  const cell = index === null ? null : row.cells[index] || null;
-  if (cell === row.marked) return;
-  if (row.marked) row.marked.classList.remove("different");
-  if (cell) cell.classList.add("different");
-  row.marked = cell;
+  if (row.difference === index) return;
+  for (const [at, marked] of [[row.difference, false], [index, true]]) {
+    if (row.cells[at]) row.cells[at].classList.toggle("different", marked);
+  }
+  row.difference = index;
 }
 
 let markedCells = [];
@@ -137,8 +153,4 @@ function markCells() {
     cell.classList.toggle("pinned", chosen.pins.some((pin) => cell === cellAt(pin)));
   }
   markedCells = cells;
-}
-
-function cellAt(place) {
-  return place && rows[place.lane] ? rows[place.lane].cells[place.index] : undefined;
 }

@@ -11,7 +11,6 @@ function legendList() {
     drawLegend(list, view.legend);
     if (estimate.exits) countEntries();
     help.hidden = view.legend.length === 0;
-    fadeCells();
   });
   return make("div", {}, list, help);
 }
@@ -30,14 +29,18 @@ function drawLegend(list, entries) {
   });
 }
 
+// The legend entry that counts an exit layer.
+function entryOf(exit) {
+  const {layers, legend} = page.view;
+  return exit === layers ? legend.length - 1 : legend.findIndex(({last}) => exit <= last);
+}
+
 // The counts of what the upper lane shows now, estimate included.
 function countEntries() {
-  const cells = rows.upper.cells;
-  document.querySelectorAll(".legend .entry").forEach((button, i) => {
-    const count = cells.filter((cell) => Number(cell.dataset.entry) === i).length;
-    put(button.querySelector(".count"), String(count));
-  });
-  fadeCells();
+  const counts = page.view.legend.map(() => 0);
+  page.tokens.upper.forEach((_, index) => { counts[entryOf(shownExit("upper", index))]++; });
+  document.querySelectorAll(".legend .entry .count").forEach((count, i) =>
+    put(count, String(counts[i])));
 }
 
 function entryButton(entry, index) {
@@ -54,11 +57,11 @@ function entryButton(entry, index) {
   return button;
 }
 
+function isFaded(entry) {
+  return shownEntries.size > 0 && !shownEntries.has(entry);
+}
+
 function fadeCells() {
-  for (const lane of LANES) {
-    for (const cell of rows[lane].cells) {
-      const faded = shownEntries.size > 0 && !shownEntries.has(Number(cell.dataset.entry));
-      cell.classList.toggle("faded", faded);
-    }
-  }
+  repaintCells(LANES);
+  requestStrips();
 }

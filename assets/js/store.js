@@ -51,7 +51,8 @@ function readLines(tokens, {from, tokens: text}) {
   if (!text || from > tokens.length) return;
   for (const line of text.split("\n").slice(tokens.length - from)) {
     const values = JSON.parse(line);
-    const token = Object.fromEntries(FIELDS.map((name, i) => [name, values[i]]));
+    const token = {};
+    FIELDS.forEach((name, i) => { token[name] = values[i]; });
     token.kv = letters(token.kv);
     tokens.push(token);
   }
@@ -61,9 +62,14 @@ function readUpdates(known, [from, updates]) {
   if (from <= known.length) known.push(...updates.slice(known.length - from));
 }
 
+const spelled = new Map(); // thousands of rows, a few dozen different ones
+
 // "b2r2" -> "bbrr"
 function letters(runs) {
-  return runs.replace(/(\D)(\d+)/g, (_, letter, count) => letter.repeat(Number(count)));
+  if (!spelled.has(runs)) {
+    spelled.set(runs, runs.replace(/(\D)(\d+)/g, (_, letter, count) => letter.repeat(Number(count))));
+  }
+  return spelled.get(runs);
 }
 
 function similarities(token) {
