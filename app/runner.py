@@ -25,6 +25,7 @@ from river_core.settings import DecodeSettings, QuantSpec, check_threshold
 from .asked import Ask, ask
 from .card import model_card
 from .job import Job, fail, take
+from .studies import Studies
 from .views.packing import pack_trace
 from .views.record import record_json
 from .views.run import LANES, Lane, ModelCard, Run
@@ -55,6 +56,7 @@ class Runner:
         self._jobs: dict[str, Job] = {}
         self._records: OrderedDict[tuple[str, str], RunRecord] = OrderedDict()
         self._closing = False
+        self.studies = Studies(self._worker, self._ready_model, self._records)
 
     def start(self) -> None:
         """Begin loading; returns at once."""

@@ -17,7 +17,7 @@ from .views.wording import ASSETS, dictionary
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SF Mono", "Consolas", "DejaVu Sans Mono", "monospace")
-STYLES = ("base", "controls", "lanes", "panels", "maps", "readouts")
+STYLES = ("base", "controls", "lanes", "panels", "maps", "readouts", "ledger")
 SCRIPTS = (
     "dom",
     "store",
@@ -39,6 +39,9 @@ SCRIPTS = (
     "table",
     "recorded",
     "bar",
+    "ledgerbars",
+    "ledger",
+    "charts",
     "mount",
 )
 
