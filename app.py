@@ -1,4 +1,4 @@
-"""Start River's page: `python app.py [--model NAME] [--host H] [--port P] [--device D]`."""
+"""Start River's page: `python app.py [--model NAME] [--resident K] [--port P] ...`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.runner import Runner
 from app.theme import launch_options
 from app.ui import build
 from river_core.errors import RiverError
-from river_core.settings import DEFAULT_RIVER, QuantSpec
+from river_core.settings import DEFAULT_RIVER, LoadSettings, QuantSpec, check_resident
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -28,7 +28,30 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
         default=None,
         help=f"how the river is stored, such as hqq-4bit-g64 (default: {DEFAULT_RIVER.label})",
     )
+    parser.add_argument(
+        "--entry-layer",
+        type=int,
+        default=LoadSettings.entry_layer,
+        metavar="N",
+        help="first layer that has a twin in the river (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--resident",
+        type=_resident,
+        default=None,
+        metavar="K",
+        help="keep the first K backbone layers, or auto: those that calibrated exits need "
+        "(default: all)",
+    )
     return parser.parse_args(arguments)
+
+
+def _resident(text: str) -> int | str:
+    """What `--resident` means; argparse tells of anything else in one sentence."""
+    try:
+        return check_resident(int(text) if text.isdecimal() else text)
+    except RiverError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def main() -> None:
@@ -36,7 +59,9 @@ def main() -> None:
     chosen = options()
     try:
         river = None if chosen.river is None else QuantSpec.parse(chosen.river)
-        runner = Runner(chosen.model, chosen.device, river)
+        how = {"entry_layer": chosen.entry_layer, "resident_layers": chosen.resident}
+        LoadSettings(**how)
+        runner = Runner(chosen.model, chosen.device, river, how=how)
     except RiverError as error:
         sys.exit(f"river: {error}")
     page = build(runner)

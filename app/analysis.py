@@ -18,7 +18,7 @@ from .views.run import ModelCard
 from .views.snapshot import pack
 from .views.wording import say
 
-OF_RUN = ("exits", "running", "similarity")
+OF_RUN = ("exits", "similarity", "running")
 OF_STUDY = {"kv": ("kv",), "sweep": ("quality", "speed")}
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
@@ -42,7 +42,9 @@ class StudySource(Protocol):
 class Source(Protocol):
     """The page's source, as far as it is needed here."""
 
-    studies: StudySource
+    @property
+    def studies(self) -> StudySource:
+        """Memory table, records for charts, and measurements."""
 
     @property
     def card(self) -> ModelCard:
@@ -64,10 +66,12 @@ def analysis(source: Source, page: gr.Blocks, asked: Mapping[str, Any], **queue:
         gr.Markdown(say("charts.measure.about"), elem_classes="quiet-text")
         with gr.Row():
             buttons = {
-                name: gr.Button(say(f"charts.measure.{name}"), elem_id=f"measure-{name}", scale=0)
+                name: gr.Button(
+                    say(f"charts.measure.{name}"), elem_id=f"measure-{name}", size="sm", scale=0
+                )
                 for name in OF_STUDY
             }
-            stop = gr.Button(say("charts.measure.stop"), elem_id="measure-stop", scale=0)
+            stop = gr.Button(say("charts.measure.stop"), elem_id="measure-stop", size="sm", scale=0)
         state = gr.Markdown("", elem_id="measure-said", elem_classes="quiet-text")
         measured = {name: _places(names) for name, names in OF_STUDY.items()}
     _wire_ledger(source, page, table)
@@ -85,9 +89,11 @@ def analysis(source: Source, page: gr.Blocks, asked: Mapping[str, Any], **queue:
 def _places(names: tuple[str, ...]) -> list[Any]:
     """A plot and the part beneath it for each chart, in order."""
     places: list[Any] = []
-    for name in names:
-        places.append(gr.Plot(show_label=False, container=False, elem_id=f"chart-{name}"))
-        places.append(gr.HTML("", **part(f"chart-{name}")))
+    with gr.Row():
+        for name in names:
+            with gr.Column(min_width=420, elem_classes="plain-place"):
+                places.append(gr.Plot(show_label=False, container=False, elem_id=f"chart-{name}"))
+                places.append(gr.HTML("", **part(f"chart-{name}")))
     return places
 
 

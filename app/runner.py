@@ -15,6 +15,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from types import MappingProxyType
 from typing import Any
 
 import river_core
@@ -38,7 +39,10 @@ KEPT_RUNS = 16
 
 
 class Runner:
-    """Loads `name` in the background and serves runs; `engine` is river_core or a test's stub."""
+    """Loads `name` in the background and serves runs; `engine` is river_core or a test's stub.
+
+    `how`: more settings of `river_core.load`.
+    """
 
     def __init__(
         self,
@@ -46,9 +50,10 @@ class Runner:
         device: str = "auto",
         river: QuantSpec | None = None,
         engine: Any = river_core,
+        how: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._engine, self._name = engine, name
-        self._settings = {"device": device, "river": river}
+        self._settings = {"device": device, "river": river, **how}
         self._model: Any = None
         self._card = ModelCard("loading", say("model.loading"), name)
         self._worker = ThreadPoolExecutor(1, "river")

@@ -29,7 +29,9 @@ HIGHEST = 1.0  # of the threshold slider; the model's card says where it starts
 class Source(Protocol):
     """What the page needs from behind it."""
 
-    studies: StudySource  # what the charts and the memory table need
+    @property
+    def studies(self) -> StudySource:
+        """Memory table, records for charts, and measurements."""
 
     @property
     def card(self) -> ModelCard:

@@ -47,7 +47,7 @@ class Chart:
 
 
 def of_run(records: Sequence[RunRecord], *, dark: bool) -> list[Chart]:
-    """Exit layers, layers still run, and similarity by layer, of a run's lanes, the upper first.
+    """Exit layers, similarity by layer, and layers still run, of a run's lanes, the upper first.
 
     Raises RecordError for an answer that is too short.
     """
@@ -55,8 +55,8 @@ def of_run(records: Sequence[RunRecord], *, dark: bool) -> list[Chart]:
         raise RecordError(say("charts.few"))
     return [
         exit_chart(records, dark=dark),
-        running_chart(records[0], dark=dark),
         similarity_chart(records[0], dark=dark),
+        running_chart(records[0], dark=dark),
     ]
 
 
@@ -106,8 +106,13 @@ def running_chart(record: RunRecord, *, dark: bool) -> Chart:
         zmin=0,
         zmax=1,
         colorscale=[[i / last, fill] for i, fill in enumerate(colour.FILLS)],
-        colorbar={"title": {"text": say("charts.running.share")}, "outlinewidth": 0},
-        hovertemplate="token %{x}, layer %{y}: %{z:.0%}<extra></extra>",
+        colorbar={
+            "title": {"text": say("charts.running.share"), "side": "right"},
+            "tickformat": ".0%",
+            "outlinewidth": 0,
+        },
+        hovertemplate=say("charts.running.hover", x="%{x}", y="%{y}", z="%{z:.0%}")
+        + "<extra></extra>",
     )
     table: list[list[Any]] = [["token", *(f"layer {n + 1}" for n in range(len(shares)))]]
     table += [[token, *(row[i] for row in shares)] for i, token in enumerate(tokens)]
@@ -138,6 +143,7 @@ def similarity_chart(record: RunRecord, *, dark: bool) -> Chart:
     figure.add_scatter(
         x=layers, y=middle, name=name, mode="lines+markers", line={"color": COLOURS[0]}
     )
+    figure.update_xaxes(range=[0.4, record.header.num_layers + 0.6])
     if first_exit(str(record.header.settings.get("policy")), record.header.entry_layer) is not None:
         figure.add_hline(
             y=threshold,
@@ -220,7 +226,7 @@ def _layout(name: str, dark: bool) -> dict[str, Any]:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "margin": {"l": 56, "r": 16, "t": 44, "b": 48},
-        "legend": {"orientation": "h", "y": -0.22, "x": 0},
+        "legend": {"orientation": "h", "y": -0.3, "yanchor": "top", "x": 0},
         "dragmode": False,
         "xaxis": {**axis, "title": {"text": say(across)}},
         "yaxis": {**axis, "title": {"text": say(f"charts.{name}.y")}},

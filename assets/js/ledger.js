@@ -89,7 +89,8 @@ function chooseModel(index) {
   ledger.model = model;
   context.replaceChildren(...model.tokens.map((tokens, i) => make("option", {},
     say(i < 3 ? "ledger.tokens" : "ledger.capacity", {tokens: grouped(tokens)}))));
-  ledger.context = model === ledger.loaded ? model.tokens.length - 1 : Math.min(ledger.context, 2);
+  const usual = ledger.context < 3 ? ledger.context : 1;
+  ledger.context = model === ledger.loaded ? model.tokens.length - 1 : usual;
   context.selectedIndex = ledger.context;
   resident.max = model.resident.length - 1;
   const kept = model === ledger.loaded ? model.resident.indexOf(page.card.resident) : -1;
