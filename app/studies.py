@@ -26,10 +26,10 @@ from .views.run import LANES
 from .views.wording import say
 
 INTERVAL = 0.25  # seconds between looks at a measurement
-TOKENS, ROUNDS = 24, 2
+TOKENS, ROUNDS = 20, 2
 KV_POLICIES = ("river", "state-propagation", "full-quant")
 TAILS = ("river", "state-propagation", "kv-mask", "batch-recompute")
-BETWEEN = (0.3, 0.6, 0.85)  # thresholds of the sweep, from the slider's lowest to 1
+BETWEEN = (0.4, 0.8)  # thresholds of the sweep, from the slider's lowest to 1
 SHOWN_PROMPT = 60  # characters of it in a caption
 
 Say = Callable[[str, float | None], None]
