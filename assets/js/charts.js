@@ -18,7 +18,7 @@ function mountChart(element, props, watch) {
     save.addEventListener("click", () => saveText(`river-${name}.csv`, csvOf(table)));
     element.replaceChildren(make("div", {class: "chart-note"}, make("p", {}, caption), save));
     const plot = document.getElementById(`chart-${name}`);
-    if (plot) fill(plot, {role: "img", "aria-label": say(`charts.${name}.title`)}, []);
+    if (plot) fill(plot, {role: "group", "aria-label": say(`charts.${name}.title`)}, []);
   };
   show();
   watch("value", show);

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,12 @@ import app.studies as studies
 from app.runner import Runner
 from app.studies import Studies
 from river_core.errors import RiverError, SettingsError
+from river_core.footprint import Layout, footprint
 from river_core.random_model import random_model
+from river_core.settings import QuantSpec
+from river_core.shapes import SHAPES
 from tests.unit.app_engine import Engine, last, run
+from tests.unit.made_folders import fill
 
 VALUES = {"prompt": "why?", "threshold": 0.9, "lowest": 0.5}
 
@@ -194,10 +199,19 @@ def test_an_impossible_number_of_resident_layers_is_refused(
 def command_line() -> Any:
     """The file app.py, whose name the package app has too."""
     from importlib.util import module_from_spec, spec_from_file_location
-    from pathlib import Path
 
     spec = spec_from_file_location("app_file", Path(__file__).parents[2] / "app.py")
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_loaded_models_table_is_of_its_configuration(tmp_path: Path) -> None:
+    info = SimpleNamespace(name="mine", quant=QuantSpec(8, 32), entry_layer=3)
+    model = SimpleNamespace(path=fill(tmp_path / "m"), info=info, capacity=256)
+    with ThreadPoolExecutor(1) as worker:
+        found = Studies(worker, lambda: model, {}).ledger()
+    assert (found["name"], found["layers"], found["tokens"][-1]) == ("mine", 30, 256)
+    spec = SHAPES["smollm2-135m"]
+    assert found["marks"]["all"][-1] == footprint(spec, Layout(info.quant, 3), tokens=256).total
