@@ -1,4 +1,4 @@
-"""Start River's page: `python app.py [--model NAME] [--host H] [--port P] [--device D]`."""
+"""Start River's page: `python app.py [--model NAME] [--resident K] [--port P] ...`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.theme import launch_options
 from app.ui import build
 from app.views.wording import choose_language, languages
 from river_core.errors import RiverError
-from river_core.settings import DEFAULT_RIVER, QuantSpec
+from river_core.settings import DEFAULT_RIVER, LoadSettings, QuantSpec, check_resident
 
 MODEL = "smollm2-135m"
 
@@ -35,6 +35,21 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
         help=f"how the river is stored, such as hqq-4bit-g64 (default: {DEFAULT_RIVER.label})",
     )
     parser.add_argument(
+        "--entry-layer",
+        type=int,
+        default=LoadSettings.entry_layer,
+        metavar="N",
+        help="first layer that has a twin in the river (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--resident",
+        type=_resident,
+        default=None,
+        metavar="K",
+        help="keep the first K backbone layers, or auto: those that calibrated exits need "
+        "(default: all)",
+    )
+    parser.add_argument(
         "--language",
         choices=languages(),
         default=os.environ.get("RIVER_LANGUAGE", "en"),
@@ -53,6 +68,14 @@ def has_gpu() -> bool:
     return find_device("auto").type == "cuda"
 
 
+def _resident(text: str) -> int | str:
+    """What `--resident` means; argparse tells of anything else in one sentence."""
+    try:
+        return check_resident(int(text) if text.isdecimal() else text)
+    except RiverError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def main() -> None:
     """Serve the page at once and load the model meanwhile."""
     chosen = options()
@@ -62,7 +85,9 @@ def main() -> None:
     name = chosen.model or suggested_model(os.environ, MODEL, has_gpu)
     try:
         river = None if chosen.river is None else QuantSpec.parse(chosen.river)
-        runner = Runner(name, chosen.device, river, lend=lends_gpu(os.environ))
+        how = {"entry_layer": chosen.entry_layer, "resident_layers": chosen.resident}
+        LoadSettings(**how)
+        runner = Runner(name, chosen.device, river, how=how, lend=lends_gpu(os.environ))
     except RiverError as error:
         sys.exit(f"river: {error}")
     page = build(runner)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import river_core
@@ -29,6 +30,7 @@ from .decoding import Event, decode, decode_lent, lent_seconds
 from .holder import Holder
 from .job import Job, fail, take
 from .space import lent
+from .studies import Studies
 from .views.record import record_json
 from .views.run import LANES, ModelCard, Run
 from .views.snapshot import card_view, snapshot
@@ -40,7 +42,10 @@ KEPT_RUNS = 16
 
 
 class Runner:
-    """Loads `name` in the background and serves runs; `engine` is river_core or a test's stub."""
+    """Loads `name` in the background and serves runs; `engine` is river_core or a test's stub.
+
+    `how`: more settings of `river_core.load`.
+    """
 
     def __init__(
         self,
@@ -49,14 +54,16 @@ class Runner:
         river: QuantSpec | None = None,
         engine: Any = river_core,
         lend: bool = False,
+        how: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._engine = engine
-        self._holder = Holder(engine, name, {"device": device, "river": river})
+        self._holder = Holder(engine, name, {"device": device, "river": river, **how})
         self._worker = ThreadPoolExecutor(1, "river")
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
         self._records: OrderedDict[tuple[str, str], RunRecord] = OrderedDict()
         self._lent = self._lend() if lend else None
+        self.studies = Studies(self._worker, self._holder.ready, self._records)
 
     def start(self) -> None:
         """Begin loading; returns at once. Where a GPU is lent, each run loads for itself."""

@@ -17,7 +17,16 @@ from .views.wording import ASSETS, dictionary
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SF Mono", "Consolas", "DejaVu Sans Mono", "monospace")
-STYLES = ("base", "controls", "lanes", "long", "panels", "maps", "readouts")
+STYLES = (
+    "base",
+    "controls",
+    "lanes",
+    "long",
+    "panels",
+    "maps",
+    "readouts",
+    "ledger",
+)
 SCRIPTS = (
     "dom",
     "store",
@@ -42,6 +51,9 @@ SCRIPTS = (
     "table",
     "recorded",
     "bar",
+    "ledgerbars",
+    "ledger",
+    "charts",
     "mount",
 )
 

@@ -13,8 +13,10 @@ import gradio as gr
 
 from river_core.errors import RiverError
 
+from .analysis import StudySource, analysis
 from .endpoints import wire_api
 from .panel import Panel, settings_panel
+from .parts import part
 from .views.policies import policy_sentence
 from .views.run import ModelCard, Run
 from .views.snapshot import card_view, pack, snapshot
@@ -27,6 +29,10 @@ HIGHEST = 1.0  # of the threshold slider; the model's card says where it starts
 
 class Source(Protocol):
     """What the page needs from behind it."""
+
+    @property
+    def studies(self) -> StudySource:
+        """Memory table, records for charts, and measurements."""
 
     @property
     def card(self) -> ModelCard:
@@ -61,12 +67,12 @@ def build(source: Source) -> gr.Blocks:
     """The page and the API over `source`; theme and script come with `theme.launch_options`."""
     card = ModelCard("loading", say("model.loading"), "")
     with gr.Blocks(title=say("title"), analytics_enabled=False) as page:
-        bar = gr.HTML(pack(card_view(card)), **_part("bar"))
+        bar = gr.HTML(pack(card_view(card)), **part("bar"))
         with gr.Row(elem_id="ask", equal_height=True):
             prompt = _prompt_box()
             run = gr.Button(say("run"), variant="primary", elem_id="run", scale=0, min_width=88)
             stop = gr.Button(say("stop"), elem_id="stop", scale=0, min_width=88)
-        gr.HTML(**_part("alert"))
+        gr.HTML(**part("alert"))
         gr.Examples(
             [[p] for p in prompts()],
             prompt,
@@ -74,12 +80,13 @@ def build(source: Source) -> gr.Blocks:
             elem_id="examples",
             api_visibility="private",
         )
-        lanes = gr.HTML(pack(snapshot(Run("", "idle"), card)), **_part("lanes"))
+        lanes = gr.HTML(pack(snapshot(Run("", "idle"), card)), **part("lanes"))
         threshold, tokens, again = _controls()
-        gr.HTML(**_part("estimate"))
+        gr.HTML(**part("estimate"))
         panel = settings_panel()
-        gr.HTML(**_part("details"))
+        gr.HTML(**part("details"))
         asked = {"prompt": prompt, "threshold": threshold, "max_new_tokens": tokens, **panel.named}
+        analysis(source, page, asked, concurrency_id=COMPUTE, concurrency_limit=WAITING)
         _wire_run(source, (run, again), asked, lanes)
         _wire_stop(source, stop)
         _wire_panel(source, panel, threshold)
@@ -87,20 +94,6 @@ def build(source: Source) -> gr.Blocks:
         wire_api(source, COMPUTE, WAITING)
     page.queue(default_concurrency_limit=WAITING, api_open=True)
     return page
-
-
-def _part(name: str) -> dict[str, Any]:
-    """Arguments of a `gr.HTML` that the script fills: a fixed template, no value in it."""
-    script = (
-        f'const begin = () => window.River.mount("{name}", element, props, watch);\n'
-        'if (window.River) begin(); else addEventListener("river-script", begin, {once: true});'
-    )
-    return {
-        "html_template": f'<div class="rv" data-part="{name}"></div>',
-        "js_on_load": script,
-        "apply_default_css": False,
-        "elem_id": f"rv-{name}",
-    }
 
 
 def _prompt_box() -> gr.Textbox:

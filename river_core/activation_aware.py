@@ -16,8 +16,8 @@ from torch import Tensor
 
 from .errors import RiverError
 from .kernels.base import QuantMatrix, code_bits
+from .layer import NORMS
 
-NORMS = {"qkv": "attn_norm", "gate_up": "ffn_norm"}  # fused linear -> the norm before it
 RATIOS = tuple(0.05 * n for n in range(20))  # powers of the inputs' size, tried in turn
 SHRINKS = tuple(1.0 - 0.05 * n for n in range(10))  # of a group's range
 ROWS = 256  # that a candidate is judged by, evenly spread

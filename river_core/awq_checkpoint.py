@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .activation_aware import NORMS, in_backbone_units, row_ratios
+from .activation_aware import in_backbone_units, row_ratios
 from .checkpoint import PARTS, Checkpoint
 from .errors import SettingsError
 from .hub_folder import read_json
 from .kernels.base import QuantMatrix
+from .layer import NORMS
 from .settings import QuantSpec
 from .weights import Weights
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .activation_aware import NORMS, scaled_layer
+from .activation_aware import scaled_layer
 from .awq_checkpoint import AwqCheckpoint
 from .checkpoint import PARTS, Checkpoint
 from .errors import ModelUnavailable
@@ -25,7 +25,7 @@ from .kernels.base import Linear, QuantMatrix
 from .kernels.choose import KernelPlan
 from .kernels.native import on_large_pages
 from .kernels.torch_dense import TorchDense
-from .layer import LayerWeights
+from .layer import NORMS, LayerWeights
 from .mixed_bits import Matrix
 from .model import Bank, Progress
 from .quantize import RiverFile, quantize_fused

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from .footprint import Footprint, Layout
     from .inventory import Listed
     from .machine import FreeMemory
-    from .random_model import ShapeSpec
     from .settings import QuantSpec
+    from .shapes import ShapeSpec
 
 GIB, MIB = 2**30, 2**20
 TITLE = 32  # columns of a row's title
@@ -137,7 +137,7 @@ def _table6(args: argparse.Namespace) -> int:
 def _spec(args: argparse.Namespace) -> ShapeSpec:
     """The sizes asked for. Raises SettingsError where the tokens are more than the model takes."""
     from .inventory import find_sizes
-    from .random_model import find_shape
+    from .shapes import find_shape
 
     if args.shape is not None:
         return find_shape(args.shape)

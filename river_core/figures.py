@@ -98,13 +98,25 @@ def _line(
     label: str,
     rows: Sequence[Row],
     name: str,
+    **options: Any,
+) -> None:
+    """A policy's line in a panel; `place` is panel and number of the policy."""
+    column, number = place
+    figure.add_trace(policy_line(number, label, rows, name, **options), row=1, col=column)
+
+
+def policy_line(
+    number: int,
+    label: str,
+    rows: Sequence[Row],
+    name: str,
     *,
     spread: tuple[str, str] | None = None,
     legend: bool = True,
-) -> None:
-    """One policy's points, joined by exit layer; `place` is panel and number of the policy.
+) -> Any:
+    """One policy's points over the mean exit layer, joined; its `number` gives colour and symbol.
 
-    `spread` names the ends of its error bars.
+    `name` is the key of the height, `spread` names the ends of its error bars. A plotly Scatter.
     """
     from plotly import graph_objects
 
@@ -118,9 +130,8 @@ def _line(
             "array": [m - v for m, v in zip(most, values, strict=True)],
             "arrayminus": [v - m for m, v in zip(least, values, strict=True)],
         }
-    column, number = place
     style = {"color": COLOURS[number % len(COLOURS)], "symbol": SYMBOLS[number % len(SYMBOLS)]}
-    trace = graph_objects.Scatter(
+    return graph_objects.Scatter(
         x=[row["mean_exit_layer"] for row in rows],
         y=values,
         error_y=bars,
@@ -133,7 +144,6 @@ def _line(
         text=[_point(row) for row in rows],
         hovertemplate="%{text}<br>exit layer %{x:.2f}<br>%{y:.4g}<extra>%{fullData.name}</extra>",
     )
-    figure.add_trace(trace, row=1, col=column)
 
 
 def _point(row: Row) -> str:

@@ -10,12 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 
-from .activation_aware import NORMS
 from .errors import SettingsError
-from .layer import BlockShape
-from .quantize import check_group
-from .random_model import ShapeSpec
+from .layer import NORMS, BlockShape
 from .settings import METADATA_BITS, QuantSpec
+from .shapes import ShapeSpec, check_group
 
 GIB = 2**30
 DENSE_BYTES = 2  # per weight of the backbone, the embedding, the head, and per value of the KV

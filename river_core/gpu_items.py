@@ -34,9 +34,10 @@ from .kernels.base import QuantMatrix
 from .kernels.micro import random_matrix
 from .kernels.torch_int4 import AtenInt4, TinygemmInt4
 from .model import RiverModel
-from .random_model import SHAPES, ShapeSpec, random_model
+from .random_model import random_model
 from .recorder import versions
 from .records import TokenRecord
+from .shapes import SHAPES, ShapeSpec
 
 MEAN_EXIT = 3.79  # the paper's mean exit layer of 16
 Item = Callable[["Bench"], dict[str, Any]]
@@ -281,8 +282,7 @@ def _allocated(device: torch.device) -> int | None:
 def expected_bytes(spec: ShapeSpec, model: RiverModel) -> float:
     """Bytes of `model` by arithmetic from its sizes and its kernels' bits per weight."""
     shape, reads, cache = spec.block, ReadBytes.of_model(model), model.cache
-    kept = sum(w is not None for w in model.river)
-    number = model.embedding.element_size()
+    kept, number = sum(w is not None for w in model.river), model.embedding.element_size()
     norms = (2 * spec.layers + 1) * shape.hidden * 4
     kv = 2 * spec.layers * cache.capacity * shape.kv_heads * shape.head_dim * number
     rope = 2 * cache.capacity * shape.head_dim * 4

@@ -18,7 +18,7 @@ from .hub_folder import read_config
 from .loading import DEFAULT_CAPACITY
 from .machine import FreeMemory
 from .packaged import GEMMA3, SMOLLM2
-from .random_model import SHAPES, ShapeSpec
+from .shapes import SHAPES, ShapeSpec
 from .sources import (
     DEFAULT,
     cached_snapshots,

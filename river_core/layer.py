@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:  # sizes alone, which the memory formula is made of, need no torch
+    from torch import Tensor
 
-from .kernels.base import Linear
+    from .kernels.base import Linear
+
+NORMS = {"qkv": "attn_norm", "gate_up": "ffn_norm"}  # fused linear -> the norm before it
 
 
 @dataclass(frozen=True)
@@ -136,5 +140,5 @@ class LayerWeights:
     @property
     def small(self) -> dict[str, Tensor]:
         """The norms and biases that are there, which both banks share, by field name."""
-        found = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: t for name, t in found.items() if isinstance(t, Tensor)}
+        names = [f.name for f in fields(self) if f.name not in self.linears]
+        return {name: t for name in names if (t := getattr(self, name)) is not None}

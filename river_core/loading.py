@@ -32,10 +32,9 @@ from .mixed_river import raise_bits
 from .model import ModelInfo, Progress, RiverModel
 from .placement import free_gpus, placement_of
 from .plan import plan_kernels
-from .quantize import check_group
-from .random_model import ShapeSpec
 from .residency import resident_layers, return_memory
 from .settings import DEFAULT_RIVER, LoadSettings
+from .shapes import ShapeSpec, check_group
 from .sources import Source, resolve
 from .weights import Weights
 

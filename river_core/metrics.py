@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import fmean
 
 from .errors import RecordError
@@ -183,6 +184,34 @@ def mean_similarity_by_layer(runs: Sequence[RunRecord]) -> tuple[float | None, .
     rows = [row for run in runs for row in _similarities(run)[1:]]
     by_layer = [[row[n] for row in rows if n < len(row)] for n in range(depths.pop())]
     return tuple(fmean(values) if values else None for values in by_layer)
+
+
+def similarity_quartiles(run: RunRecord) -> tuple[tuple[float, float, float] | None, ...]:
+    """Lower quartile, median and upper quartile of each layer's similarity over the decode passes.
+
+    From the full trace, where the run has one; otherwise of the passes that ran the layer. None for
+    a layer that none ran.
+    """
+    rows = _similarities(run)[1:]
+    by_layer = [[row[n] for row in rows if n < len(row)] for n in range(run.header.num_layers)]
+    return tuple(_quartiles(values) if values else None for values in by_layer)
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    if len(values) == 1:
+        return (values[0],) * 3
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def running_shares(run: RunRecord) -> list[list[float]]:
+    """[L][n - 1]: of decode passes 1 to i, the share whose exit layer is at least the row's."""
+    exits = [t.exit_layer for t in run.tokens[1:]]
+    rows = []
+    for layer in range(1, run.header.num_layers + 1):
+        reached = accumulate(exit_layer >= layer for exit_layer in exits)
+        rows.append([count / i for i, count in enumerate(reached, start=1)])
+    return rows
 
 
 def _similarities(run: RunRecord) -> Sequence[Sequence[float]]:

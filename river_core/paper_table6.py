@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from .footprint import BACKBONE, GIB, Layout, footprint, full_quantization
-from .random_model import SHAPES
+from .shapes import SHAPES
 
 MIB = 2**20
 CONTEXTS = tuple(1024 * k for k in (4, 8, 16, 32, 64))

@@ -14,7 +14,7 @@ from torch import nn
 
 from .errors import SettingsError
 from .footprint import Layout, footprint
-from .random_model import ShapeSpec
+from .shapes import ShapeSpec
 
 ROOM = 0.9  # of a GPU's free memory; the rest is for what a step computes with
 

@@ -21,21 +21,10 @@ from .errors import ModelUnavailable, SettingsError
 from .kernels.base import QuantMatrix
 from .second_order import Compensation
 from .settings import QuantSpec
+from .shapes import check_group
 
 FORMAT = "river-2"
 BLOCK = 1 << 21  # numbers: 8 MiB in fp32, and the solver holds ten times that
-
-
-def check_group(spec: QuantSpec, name: str, columns: int) -> None:
-    """Refuse, by the matrix's name, a group that does not divide its columns.
-
-    hqq would let such groups straddle rows without a word.
-    """
-    if spec.bits != 16 and columns % spec.group_size:
-        raise SettingsError(
-            f"group_size {spec.group_size} does not divide the {columns} columns of {name}; use "
-            "one that does, such as 64 or 32."
-        )
 
 
 def quantize(

@@ -86,6 +86,7 @@ def memory(run: Run) -> list[dict[str, Any]]:
             "part": name,
             "label": say(f"memory.{name}") if name in PARTS else name,
             "text": mebibytes(parts[name]),
+            "bytes": parts[name],
             "share": round(parts[name] / total, 4) if total else 0,
         }
         for name in names

@@ -6,6 +6,8 @@ function mountParts(part, element, props, watch) {
   else if (part === "alert") mountAlert(root);
   else if (part === "estimate") mountEstimate(root);
   else if (part === "details") mountDetails(root);
+  else if (part === "ledger") mountLedger(root, props, watch);
+  else if (part.startsWith("chart-")) mountChart(root, props, watch);
   else {
     mountLanes(root);
     const read = () => arrive(JSON.parse(props.value));
@@ -21,5 +23,5 @@ function replay(part, element) {
   mountParts(part, element, props, () => {});
 }
 
-window.River = {mount: mountParts, sent, replay};
+window.River = {mount: mountParts, sent, replay, chartsOf};
 window.dispatchEvent(new Event("river-script"));

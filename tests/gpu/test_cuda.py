@@ -17,8 +17,9 @@ from river_core.kernels.torch_dense import TorchDense
 from river_core.kernels.torch_int4 import TinygemmInt4
 from river_core.layer import LayerWeights
 from river_core.model import RiverModel
-from river_core.random_model import SHAPES, random_model
+from river_core.random_model import random_model
 from river_core.settings import QuantSpec
+from river_core.shapes import SHAPES
 
 CUDA = torch.device("cuda")
 PROMPT = [5, 3, 250, 17, 99]

@@ -12,12 +12,11 @@ import torch
 
 import river_core
 from river_core import loading
-from river_core.activation_aware import NORMS
 from river_core.errors import KernelUnavailable, ModelUnavailable, SettingsError
 from river_core.execution.eager import EagerExecution
 from river_core.execution.fused import FusedExecution, can_fuse
 from river_core.kernels.native_library import load_library
-from river_core.layer import LayerWeights
+from river_core.layer import NORMS, LayerWeights
 from river_core.settings import QuantSpec
 from tests.tiny.awq_checkpoints import OwnNormsReference
 from tests.tiny.resident import QUIET, ids, shown

@@ -9,8 +9,9 @@ import pytest
 
 import river_core
 from river_core.execution.fused import can_fuse
-from river_core.random_model import SHAPES, random_model
+from river_core.random_model import random_model
 from river_core.settings import QuantSpec
+from river_core.shapes import SHAPES
 from tests.tiny.slow_reference import MixedReference
 
 TOKENS = 16

@@ -19,8 +19,8 @@ from river_core.execution.split import SplitExecution
 from river_core.footprint import Layout, footprint
 from river_core.model import RiverModel
 from river_core.placement import layer_bytes, place, placement_of
-from river_core.random_model import SHAPES
 from river_core.settings import QuantSpec
+from river_core.shapes import SHAPES
 
 TOKENS = 10
 SPEC = SHAPES["llama-3.1-8b"]

@@ -14,6 +14,7 @@ from app.views.snapshot import append, card_view, snapshot
 from app.views.window import Window
 from river_core.errors import SettingsError
 from river_core.records import CacheUpdate, PromptRecord, RunSummary, TokenRecord
+from tests.ui.made_studies import StubStudies
 
 LAYERS = 30
 TAU = 0.98
@@ -177,6 +178,7 @@ class StubSource:
         self.live: list[Any] = []
         self.asked: dict[str, Any] = {}
         self.stopped = threading.Event()
+        self.studies = StubStudies()
         self.card = ModelCard(
             state="ready",
             message="Ready",
@@ -220,6 +222,7 @@ class StubSource:
                 break
         if not self.stopped.is_set():
             run.upper.trace = [pack_trace(whole(t, rng)) for t in run.upper.tokens]
+        self.studies.keep(run)
         run.phase = "stopped" if self.stopped.is_set() else "done"
         yield snapshot(run, self.card)
 

@@ -35,6 +35,7 @@ _CORE: Rows = (
     ),
     ("layer.py", "block.py"),
     (
+        *("shapes.py", "footprint.py"),
         *(
             *("group_fit.py", "second_order.py", "activation_aware.py"),
             "quantize.py",
@@ -43,7 +44,7 @@ _CORE: Rows = (
             "residency.py",
             "model.py",
         ),
-        *("plan.py", "random_model.py", "footprint.py", "placement.py", "input_moments.py"),
+        *("plan.py", "random_model.py", "placement.py", "input_moments.py"),
         *("mixed_bits.py", "sensitivity.py", "paper_table6.py"),
     ),
     (
@@ -77,26 +78,19 @@ _CORE: Rows = (
     ),
 )
 CORE_ROWS: Rows = tuple(tuple(f"river_core/{name}" for name in row) for row in _CORE)
-APP_ROWS: Rows = (
+_APP: Rows = (
     (
-        *("app/__init__.py", "app/views/*.py", "app/views/policies.py", "app/views/run.py"),
-        *("app/views/readouts.py", "app/views/preview.py"),
-        *("app/views/sentences.py", "app/views/snapshot.py", "app/views/__init__.py"),
+        *("__init__.py", "views/*.py", "views/policies.py", "views/run.py", "views/readouts.py"),
+        *("views/preview.py", "views/charts.py", "views/ledger.py", "views/sentences.py"),
+        *("views/snapshot.py", "views/__init__.py"),
     ),
     (
-        *(
-            "app/card.py",
-            "app/holder.py",
-            "app/asked.py",
-            "app/space.py",
-            "app/decoding.py",
-            "app/job.py",
-        ),
-        *("app/runner.py", "app/recorded.py"),
+        *("card.py", "holder.py", "asked.py", "space.py", "decoding.py", "job.py", "recorded.py"),
+        *("studies.py", "runner.py"),
     ),
-    ("app/panel.py", "app/endpoints.py", "app/ui.py", "app/theme.py", "app/export.py"),
-    ("app.py",),
+    ("parts.py", "panel.py", "endpoints.py", "analysis.py", "ui.py", "theme.py", "export.py"),
 )
+APP_ROWS: Rows = (*(tuple(f"app/{name}" for name in row) for row in _APP), ("app.py",))
 
 
 @dataclass(frozen=True)
@@ -112,7 +106,12 @@ OWNERS = {
         ("river_core/families.py", "river_core/hub_folder.py", "river_core/peers.py")
     ),
     "hqq": Owner(("river_core/quantize.py",)),
-    "gradio": Owner(("app/panel.py", "app/endpoints.py", "app/ui.py", "app/theme.py", "app.py")),
+    "gradio": Owner(
+        (
+            *("app/panel.py", "app/endpoints.py", "app/analysis.py", "app/ui.py", "app/theme.py"),
+            "app.py",
+        )
+    ),
     "plotly": Owner(("river_core/figures.py", "app/views/*.py"), lazy=("river_core/*.py",)),
     "pandas": Owner(
         ("river_core/records.py", "river_core/sweep.py", "river_core/figures.py"),

@@ -16,8 +16,9 @@ from river_core.bandwidth import ReadBytes, read_bandwidth
 from river_core.errors import SettingsError
 from river_core.kernels.choose import KernelPlan
 from river_core.layer import BlockShape
-from river_core.random_model import SHAPES, random_model
+from river_core.random_model import random_model
 from river_core.settings import QuantSpec
+from river_core.shapes import SHAPES
 
 SMOL = SHAPES["smollm2-135m"]
 SMOL_BYTES = ReadBytes.of_shape(SMOL.block, SMOL.layers, SMOL.vocab)

@@ -12,7 +12,7 @@ from river_core import cli_memory, machine
 from river_core.__main__ import main
 from river_core.footprint import Layout, footprint
 from river_core.machine import FreeMemory
-from river_core.random_model import SHAPES
+from river_core.shapes import SHAPES
 from tests.unit.made_folders import fill
 
 NEEDED = footprint(SHAPES["smollm2-135m"], Layout(), tokens=4096).total

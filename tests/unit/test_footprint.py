@@ -31,11 +31,11 @@ from river_core.paper_table6 import (
     computed,
     lines,
 )
-from river_core.random_model import SHAPES, ShapeSpec, random_model
+from river_core.random_model import random_model
 from river_core.settings import QuantSpec
+from river_core.shapes import SHAPES, ShapeSpec
 
-TINY = SHAPES["tiny"]
-LLAMA = SHAPES["llama-3.1-8b"]
+TINY, LLAMA = SHAPES["tiny"], SHAPES["llama-3.1-8b"]
 FULL = full_quantization(Layout())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from river_core.bandwidth import ReadBytes
 from river_core.cli_study import BEGIN, END
 from river_core.loading import THRESHOLDS
-from river_core.random_model import SHAPES
+from river_core.shapes import SHAPES
 from river_core.sweep import load_lines, table
 
 STEM = Path(__file__).parents[2] / "docs" / "thresholds-gemma3"

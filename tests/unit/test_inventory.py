@@ -16,7 +16,7 @@ from river_core.footprint import Layout, footprint
 from river_core.inventory import Listed, find_sizes, sizes_of
 from river_core.machine import FreeMemory
 from river_core.model_store import publish
-from river_core.random_model import SHAPES
+from river_core.shapes import SHAPES
 from tests.unit.fake_hub import SHA
 from tests.unit.made_folders import fill
 
