@@ -14,7 +14,7 @@ import traceback
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from typing import Any
 
 import river_core
@@ -24,7 +24,11 @@ from river_core.settings import DecodeSettings, QuantSpec, check_threshold
 
 from .asked import Ask, ask
 from .card import model_card
+from .desk import Desk
 from .job import Job, fail, take
+from .measuring import Measuring
+from .safe import Safe
+from .task import Task
 from .views.packing import pack_trace
 from .views.record import record_json
 from .views.run import LANES, Lane, ModelCard, Run
@@ -34,6 +38,7 @@ from .views.wording import say
 
 INTERVAL = 0.11  # seconds between snapshots: 8 to 10 a second with what Gradio adds
 KEPT_RUNS = 16
+TASKS: dict[str, type[Task]] = {task.kind: task for task in (Measuring, Safe)}
 
 
 class Runner:
@@ -50,9 +55,9 @@ class Runner:
         self._settings = {"device": device, "river": river}
         self._model: Any = None
         self._card = ModelCard("loading", say("model.loading"), name)
-        self._worker = ThreadPoolExecutor(1, "river")
+        self._desk = Desk()
+        self._worker = self._desk.worker
         self._lock = threading.Lock()
-        self._jobs: dict[str, Job] = {}
         self._records: OrderedDict[tuple[str, str], RunRecord] = OrderedDict()
         self._closing = False
 
@@ -63,9 +68,7 @@ class Runner:
     def close(self) -> None:
         """Give up whatever runs, so that the process can end."""
         self._closing = True
-        for job in list(self._jobs.values()):
-            job.stop()
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._desk.close()
 
     @property
     def card(self) -> ModelCard:
@@ -98,30 +101,30 @@ class Runner:
             fail(job, error)
             yield self._view(job, Window())
             return
-        with self._lock:
-            self._jobs[session] = job
-        job.future = self._worker.submit(self._work, job)
-        try:
+        with self._desk.at_work(job, session, self._work):
             yield from self._watch(job)
-        finally:
-            job.stop()
-            with self._lock:
-                if self._jobs.get(session) is job:
-                    del self._jobs[session]
+
+    def task(self, kind: str, run_id: str, session: str) -> Iterator[dict[str, Any]]:
+        """Views of work on a kept run, by the names of `TASKS`, until it has ended (task.py)."""
+        task = TASKS.get(kind, Task)(run_id)
+        if kind not in TASKS or self._desk.job(session) is not None:
+            yield task.refused(say("task.busy" if kind in TASKS else "task.unknown"))
+            return
+        with self._desk.at_work(task, session, self._on_kept):
+            yield from task.watch(INTERVAL)
 
     def stop(self, session: str) -> None:
         """Stop the session's run, if it has one."""
-        with self._lock:
-            job = self._jobs.get(session)
+        job = self._desk.job(session)
         if job is not None:
             job.stop()
 
     def set_threshold(self, value: Any, session: str) -> None:
         """Of the session's run, if it has one, from the next token on. Raises SettingsError."""
         threshold = check_threshold(value)
-        with self._lock:
-            job = self._jobs.get(session)
-            if job is not None:
+        job = self._desk.job(session)
+        if isinstance(job, Job):
+            with self._lock:
                 for settings in job.ask.lanes.values():
                     settings["threshold"] = threshold  # of lanes that have not begun
                 if job.control is not None:
@@ -240,6 +243,11 @@ class Runner:
             fail(job, error)
         else:
             job.enter("stopped" if job.stopped.is_set() else "done")
+
+    def _on_kept(self, task: Task) -> None:
+        with self._lock:
+            records = {lane: self._records.get((task.run, lane)) for lane in LANES}
+        task.begin(self._engine, self._ready_model, records)
 
     def _decode(self, job: Job, lane: Lane, model: Any) -> Any:
         job.enter("prompt")

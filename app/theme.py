@@ -17,7 +17,17 @@ from .views.wording import ASSETS, dictionary
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SF Mono", "Consolas", "DejaVu Sans Mono", "monospace")
-STYLES = ("base", "controls", "lanes", "panels", "maps", "readouts")
+STYLES = (
+    "base",
+    "controls",
+    "lanes",
+    "panels",
+    "maps",
+    "readouts",
+    "comparison",
+    "race",
+    "measure",
+)
 SCRIPTS = (
     "dom",
     "store",
@@ -35,6 +45,12 @@ SCRIPTS = (
     "heatmap",
     "rows",
     "kvmap",
+    "difference",
+    "saved",
+    "race",
+    "racetrack",
+    "measure",
+    "safe",
     "readouts",
     "table",
     "recorded",

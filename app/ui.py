@@ -43,8 +43,11 @@ class Source(Protocol):
     def set_resident(self, layers: int | str) -> None:
         """Keep that many backbone layers; raises RiverError."""
 
+    def task(self, kind: str, run_id: str, session: str) -> Iterator[dict[str, Any]]:
+        """Views of work on a kept run: "measure" or "safe"."""
+
     def stop(self, session: str) -> None:
-        """Stop the session's run."""
+        """Stop the session's run or task."""
 
     def generate(self, prompt: str, **settings: Any) -> dict[str, Any]:
         """A whole run as JSON; raises RiverError."""
@@ -75,6 +78,7 @@ def build(source: Source) -> gr.Blocks:
         gr.HTML(**_part("estimate"))
         panel = settings_panel()
         gr.HTML(**_part("details"))
+        _wire_tasks(source, gr.HTML(**_part("tasks")))
         asked = {"prompt": prompt, "threshold": threshold, "max_new_tokens": tokens, **panel.named}
         _wire_run(source, (run, again), asked, lanes)
         _wire_stop(source, stop)
@@ -88,7 +92,7 @@ def build(source: Source) -> gr.Blocks:
 def _part(name: str) -> dict[str, Any]:
     """Arguments of a `gr.HTML` that the script fills: a fixed template, no value in it."""
     script = (
-        f'const begin = () => window.River.mount("{name}", element, props, watch);\n'
+        f'const begin = () => window.River.mount("{name}", element, props, watch, trigger);\n'
         'if (window.River) begin(); else addEventListener("river-script", begin, {once: true});'
     )
     return {
@@ -169,6 +173,25 @@ def _wire_stop(source: Source, stop: gr.Button) -> None:
         source.stop(str(request.session_hash))
 
     stop.click(halt, queue=False, show_progress="hidden", api_visibility="private")
+
+
+def _wire_tasks(source: Source, part: gr.HTML) -> None:
+    def work(event: gr.EventData, request: gr.Request) -> Iterator[str]:
+        asked = event._data or {}
+        kind, run = str(asked.get("kind")), str(asked.get("run"))
+        for view in source.task(kind, run, str(request.session_hash)):
+            yield pack(view)
+
+    part.submit(
+        work,
+        None,
+        part,
+        show_progress="hidden",
+        trigger_mode="once",
+        concurrency_id=COMPUTE,
+        concurrency_limit=WAITING,
+        api_visibility="private",
+    )
 
 
 def _wire_panel(source: Source, panel: Panel, threshold: gr.Slider) -> None:

@@ -1,11 +1,12 @@
 // What the page's components call: each is an empty element that one of these fills.
 
-function mountParts(part, element, props, watch) {
+function mountParts(part, element, props, watch, trigger) {
   const root = element.querySelector(`[data-part="${part}"]`);
   if (part === "bar") mountBar(root, props, watch);
   else if (part === "alert") mountAlert(root);
   else if (part === "estimate") mountEstimate(root);
   else if (part === "details") mountDetails(root);
+  else if (part === "tasks") mountTasks(props, watch, trigger);
   else {
     mountLanes(root);
     const read = () => arrive(JSON.parse(props.value));

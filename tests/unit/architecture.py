@@ -23,7 +23,7 @@ Rows = tuple[tuple[str, ...], ...]
 _CORE: Rows = (
     ("errors.py", "version.py", "cache_paths.py", "devices.py", "machine.py"),
     ("settings.py", "records.py"),
-    ("cache.py", "sampling.py", "metrics.py", "text.py"),
+    ("cache.py", "sampling.py", "metrics.py", "saving.py", "text.py"),
     (
         "kernels/base.py",
         "kernels/native_library.py",
@@ -81,9 +81,13 @@ APP_ROWS: Rows = (
     (
         *("app/__init__.py", "app/views/*.py", "app/views/policies.py", "app/views/run.py"),
         *("app/views/readouts.py", "app/views/preview.py"),
+        *("app/views/saved.py", "app/views/comparison.py", "app/views/measured.py"),
         *("app/views/sentences.py", "app/views/snapshot.py", "app/views/__init__.py"),
     ),
-    (*("app/card.py", "app/asked.py", "app/job.py", "app/runner.py", "app/recorded.py"),),
+    (
+        *("app/card.py", "app/asked.py", "app/job.py", "app/task.py", "app/measuring.py"),
+        *("app/safe.py", "app/desk.py", "app/runner.py", "app/recorded.py"),
+    ),
     ("app/panel.py", "app/ui.py", "app/theme.py", "app/export.py"),
     ("app.py",),
 )
