@@ -56,7 +56,7 @@ def _sentences(found: Saving, lane: Lane, other: Lane) -> list[str]:
     else:
         said.append(
             say(
-                "gap.bytes",
+                "gap.bytes" if found.bytes.river else "gap.bytes_alone",
                 layers=share(found.layers),
                 river=share(found.bytes.river),
                 head=share(found.bytes.head),
@@ -85,8 +85,9 @@ def _bars(found: Saving, lane: Lane) -> list[dict[str, Any]]:
     """Three bars as shares of the backbone's time: its own, bound by bytes, measured."""
     read = found.bytes
     bound = [] if read is None else [("b", read.backbone), ("r", read.river), ("h", read.head)]
+    whole = [("all", 1.0)] if read is None else [("b", 1 - read.head), ("h", read.head)]
     return [
-        _bar(say("gap.bar.backbone"), 1.0, [("all", 1.0)]),
+        _bar(say("gap.bar.backbone"), 1.0, whole),
         _bar(say("gap.bar.bytes"), read.total if read else None, bound),
         _bar(say("gap.bar.measured", policy=lane.title), found.measured, _spent(found)),
     ]

@@ -1,7 +1,7 @@
 // Both lanes on one axis of seconds, from the recorded times: a cell is as wide as the pass that
 // chose its token. The prompt pass is told apart and takes no room.
 
-const RACE = {height: 26, gap: 10, top: 4, axis: 20, left: 4, right: 8};
+const RACE = {height: 26, gap: 22, top: 18, axis: 20, left: 4, right: 8};
 const race = {run: null, at: 0, playing: false, last: 0, ends: {}, end: 0, width: 0, nodes: null};
 
 function raceBlock() {
@@ -143,7 +143,7 @@ function growText(lane, count) {
 }
 
 function plainText({text, kind, gap}) {
-  return kind === "empty" ? "" : (gap ? " " : "") + text;
+  return kind === "empty" ? "" : (gap ? " " : "") + text.replaceAll("↵", "↵\n");
 }
 
 function prefillOf(lane) {

@@ -10,7 +10,7 @@ function raceX(seconds) {
 }
 
 function raceHeight() {
-  return RACE.top + 2 * (RACE.height + RACE.gap) + RACE.axis;
+  return RACE.top + 2 * RACE.height + RACE.gap + 8 + RACE.axis;
 }
 
 function drawRace() {
@@ -36,16 +36,21 @@ function drawRaceLane(pen, lane) {
   const [tokens, top] = [page.tokens[lane], raceRow(lane)];
   const fills = raceFills();
   const shown = countAt(lane, race.at);
+  pen.fillStyle = ink.colours.quiet;
+  pen.font = `11.5px ${ink.colours.font}`;
+  pen.textAlign = "left";
+  pen.fillText(laneTitle(lane), RACE.left, top - 5);
   pen.fillStyle = ink.colours.frame;
-  pen.globalAlpha = 0.35;
   pen.fillRect(RACE.left, top + RACE.height, raceX(race.ends[lane]) - RACE.left, 1);
-  pen.globalAlpha = 1;
   for (let i = 0; i < shown; i++) {
     const from = i ? raceX(tokens[i - 1].seconds) : RACE.left - 3;
     const width = raceX(tokens[i].seconds) - from;
     const tall = Math.max(3, (RACE.height * tokens[i].exit) / page.view.layers);
+    const wide = Math.max(1, width - (width > 4 ? 1 : 0));
     pen.fillStyle = fills[tokens[i].bin];
-    pen.fillRect(from, top + RACE.height - tall, Math.max(1, width - (width > 4 ? 1 : 0)), tall);
+    pen.fillRect(from, top + RACE.height - tall, wide, tall);
+    pen.fillStyle = ink.colours.frame; // the deepest fill is hard to see in the dark theme
+    pen.fillRect(from, top + RACE.height - tall, wide, 1);
   }
 }
 
@@ -75,13 +80,14 @@ function drawRaceAxis(pen, height) {
 
 function drawRaceMoment(pen, height) {
   pen.fillStyle = ink.colours.mark;
-  pen.fillRect(Math.round(raceX(race.at)) - 1, 0, 2, height - RACE.axis + 2);
+  pen.fillRect(Math.round(raceX(race.at)) - 1, RACE.top - 3, 2, height - RACE.axis - RACE.top + 5);
 }
 
 // The token whose pass is under the pointer is selected, as a cell of a map is.
 function chooseInRace(event) {
   const box = race.nodes.canvas.getBoundingClientRect();
-  const lane = LANES.find((name) => event.clientY - box.top < raceRow(name) + RACE.height + 4);
+  const y = event.clientY - box.top;
+  const lane = LANES.find((name) => y >= raceRow(name) && y <= raceRow(name) + RACE.height);
   if (!lane) return;
   const room = race.width - RACE.left - RACE.right;
   const seconds = ((event.clientX - box.left - RACE.left) / room) * race.end;

@@ -14,6 +14,7 @@ from app.views.snapshot import append, card_view, snapshot
 from app.views.window import Window
 from river_core.errors import SettingsError
 from river_core.records import CacheUpdate, PromptRecord, RunSummary, TokenRecord
+from tests.ui.made_tasks import play_task
 
 LAYERS = 30
 TAU = 0.98
@@ -177,6 +178,7 @@ class StubSource:
         self.live: list[Any] = []
         self.asked: dict[str, Any] = {}
         self.stopped = threading.Event()
+        self.shown: Run | None = None
         self.card = ModelCard(
             state="ready",
             message="Ready",
@@ -221,6 +223,7 @@ class StubSource:
         if not self.stopped.is_set():
             run.upper.trace = [pack_trace(whole(t, rng)) for t in run.upper.tokens]
         run.phase = "stopped" if self.stopped.is_set() else "done"
+        self.shown = run
         yield snapshot(run, self.card)
 
     def _decode(
@@ -252,6 +255,10 @@ class StubSource:
     def stop(self, session: str) -> None:
         """Stop the run on show."""
         self.stopped.set()
+
+    def task(self, kind: str, run_id: str, session: str) -> Iterator[dict[str, Any]]:
+        """Work on the made-up run, over in a few views; stopped like a run."""
+        yield from play_task(self, kind, run_id)
 
     def set_threshold(self, value: Any, session: str) -> None:
         """Note it."""
