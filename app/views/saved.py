@@ -53,6 +53,8 @@ def _sentences(found: Saving, lane: Lane, other: Lane) -> list[str]:
     said = []
     if found.bytes is None:
         said.append(say("gap.no_bytes", policy=lane.title, layers=share(found.layers)))
+    elif not found.layers:
+        said.append(say("gap.none"))
     else:
         said.append(
             say(

@@ -88,6 +88,17 @@ def test_layers_bytes_time_and_what_is_left() -> None:
     assert "20 % less" in " ".join(found["sentences"])
 
 
+def test_what_is_said_follows_what_ran() -> None:
+    run = made(WORDS, OTHER, exit_layer=LAYERS)
+    assert (saved(run) or {})["sentences"][0].startswith("No layer was skipped")
+    run = made(WORDS, OTHER)
+    run.upper.tokens = [replace(t, path=t.path.replace("r", "s")) for t in run.upper.tokens]
+    assert "nothing ran in their place" in (saved(run) or {})["sentences"][0]
+    run.upper.tokens = [replace(t, path=t.path.replace("s", "p")) for t in run.upper.tokens]
+    found = saved(run) or {}
+    assert "no bound is given" in found["sentences"][0] and found["bars"][1]["value"] == "—"
+
+
 def test_a_slow_down_is_called_one() -> None:
     found = saved(made(WORDS, OTHER, (20.0, 27.1))) or {}
     assert "36 % more, a slow-down" in " ".join(found["sentences"])
