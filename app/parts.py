@@ -8,7 +8,7 @@ from typing import Any
 def part(name: str) -> dict[str, Any]:
     """Arguments of the `gr.HTML` whose element the script's part `name` fills."""
     script = (
-        f'const begin = () => window.River.mount("{name}", element, props, watch);\n'
+        f'const begin = () => window.River.mount("{name}", element, props, watch, trigger);\n'
         'if (window.River) begin(); else addEventListener("river-script", begin, {once: true});'
     )
     return {

@@ -14,7 +14,7 @@ import traceback
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
@@ -27,10 +27,14 @@ from river_core.settings import DecodeSettings, QuantSpec, check_threshold
 
 from .asked import Ask, ask
 from .decoding import Event, decode, decode_lent, lent_seconds
+from .desk import Desk
 from .holder import Holder
 from .job import Job, fail, take
+from .measuring import Measuring
+from .safe import Safe
 from .space import lent
 from .studies import Studies
+from .task import Task
 from .views.record import record_json
 from .views.run import LANES, ModelCard, Run
 from .views.snapshot import card_view, snapshot
@@ -39,6 +43,7 @@ from .views.wording import say
 
 INTERVAL = 0.11  # seconds between snapshots: 8 to 10 a second with what Gradio adds
 KEPT_RUNS = 16
+TASKS: dict[str, type[Task]] = {task.kind: task for task in (Measuring, Safe)}
 
 
 class Runner:
@@ -58,12 +63,12 @@ class Runner:
     ) -> None:
         self._engine = engine
         self._holder = Holder(engine, name, {"device": device, "river": river, **how})
-        self._worker = ThreadPoolExecutor(1, "river")
+        self._desk = Desk()
+        self._worker = self._desk.worker
         self._lock = threading.Lock()
-        self._jobs: dict[str, Job] = {}
         self._records: OrderedDict[tuple[str, str], RunRecord] = OrderedDict()
         self._lent = self._lend() if lend else None
-        self.studies = Studies(self._worker, self._holder.ready, self._records)
+        self.studies = Studies(self._worker, self._here, self._records)
 
     def start(self) -> None:
         """Begin loading; returns at once. Where a GPU is lent, each run loads for itself."""
@@ -75,9 +80,7 @@ class Runner:
     def close(self) -> None:
         """Give up whatever runs, so that the process can end."""
         self._holder.closing = True
-        for job in list(self._jobs.values()):
-            job.stop()
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._desk.close()
 
     @property
     def card(self) -> ModelCard:
@@ -110,31 +113,30 @@ class Runner:
             fail(job, error)
             yield self._view(job, Window())
             return
-        with self._lock:
-            self._jobs.pop(session, None)
-            self._jobs[session] = job  # the last in the order of the queue
-        job.future = self._worker.submit(self._work, job)
-        try:
+        with self._desk.at_work(job, session, self._work):
             yield from self._watch(job)
-        finally:
-            job.stop()
-            with self._lock:
-                if self._jobs.get(session) is job:
-                    del self._jobs[session]
+
+    def task(self, kind: str, run_id: str, session: str) -> Iterator[dict[str, Any]]:
+        """Views of work on a kept run, by the names of `TASKS`, until it has ended (task.py)."""
+        task = TASKS.get(kind, Task)(run_id)
+        if kind not in TASKS or self._desk.job(session) is not None:
+            yield task.refused(say("task.busy" if kind in TASKS else "task.unknown"))
+            return
+        with self._desk.at_work(task, session, self._on_kept):
+            yield from task.watch(INTERVAL)
 
     def stop(self, session: str) -> None:
         """Stop the session's run, if it has one."""
-        with self._lock:
-            job = self._jobs.get(session)
+        job = self._desk.job(session)
         if job is not None:
             job.stop()
 
     def set_threshold(self, value: Any, session: str) -> None:
         """Of the session's run, if it has one, from the next token on. Raises SettingsError."""
         threshold = check_threshold(value)
-        with self._lock:
-            job = self._jobs.get(session)
-            if job is not None:
+        job = self._desk.job(session)
+        if isinstance(job, Job):
+            with self._lock:
                 for settings in job.ask.lanes.values():
                     settings["threshold"] = threshold  # of lanes that have not begun
                 if job.control is not None:
@@ -196,15 +198,9 @@ class Runner:
     def _view(self, job: Job, window: Window, *, whole: bool = False) -> dict[str, Any]:
         with self._lock:
             job.run.waited = time.monotonic() - job.since
-            job.run.ahead = self._ahead(job)
+            job.run.ahead = self._desk.ahead(job)
             starts = window.starts(job.run.counts, whole=whole)
             return snapshot(job.run, self.card, starts)
-
-    def _ahead(self, job: Job) -> int:
-        """Runs of other pages that come first, in the queue or at work."""
-        jobs = list(self._jobs.values())
-        earlier = jobs[: jobs.index(job)] if job in jobs else []
-        return sum(not other.future.done() for other in earlier)
 
     def _decoded(self, asked: Ask) -> dict[str, RunRecord]:
         """The whole records by lane, on the worker thread."""
@@ -236,6 +232,17 @@ class Runner:
             if job.stopped.is_set():
                 break
             yield event
+
+    def _on_kept(self, task: Task) -> None:
+        with self._lock:
+            records = {lane: self._records.get((task.run, lane)) for lane in LANES}
+        task.begin(self._engine, self._here, records)
+
+    def _here(self) -> Any:
+        """The model in this process. Raises RiverError, also where it is only lent to runs."""
+        if self._lent is not None:
+            raise RiverError(say("model.only_runs"))
+        return self._holder.ready()
 
     def _take(self, job: Job, lane: str, event: object) -> None:
         """Put one event where the views look for it; a whole record is kept for a while."""

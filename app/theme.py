@@ -25,6 +25,9 @@ STYLES = (
     "panels",
     "maps",
     "readouts",
+    "comparison",
+    "race",
+    "measure",
     "ledger",
 )
 SCRIPTS = (
@@ -47,6 +50,12 @@ SCRIPTS = (
     "heatmap",
     "rows",
     "kvmap",
+    "difference",
+    "saved",
+    "race",
+    "racetrack",
+    "measure",
+    "safe",
     "readouts",
     "table",
     "recorded",

@@ -50,8 +50,11 @@ class Source(Protocol):
     def set_resident(self, layers: int | str) -> None:
         """Keep that many backbone layers; raises RiverError."""
 
+    def task(self, kind: str, run_id: str, session: str) -> Iterator[dict[str, Any]]:
+        """Views of work on a kept run: "measure" or "safe"."""
+
     def stop(self, session: str) -> None:
-        """Stop the session's run."""
+        """Stop the session's run or task."""
 
     def generate(self, prompt: str, **settings: Any) -> dict[str, Any]:
         """A whole run as JSON; raises RiverError."""
@@ -85,6 +88,7 @@ def build(source: Source) -> gr.Blocks:
         gr.HTML(**part("estimate"))
         panel = settings_panel()
         gr.HTML(**part("details"))
+        _wire_tasks(source, gr.HTML(**part("tasks")))
         asked = {"prompt": prompt, "threshold": threshold, "max_new_tokens": tokens, **panel.named}
         analysis(source, page, asked, concurrency_id=COMPUTE, concurrency_limit=WAITING)
         _wire_run(source, (run, again), asked, lanes)
@@ -166,6 +170,25 @@ def _wire_stop(source: Source, stop: gr.Button) -> None:
         source.stop(str(request.session_hash))
 
     stop.click(halt, queue=False, show_progress="hidden", api_visibility="private")
+
+
+def _wire_tasks(source: Source, part: gr.HTML) -> None:
+    def work(event: gr.EventData, request: gr.Request) -> Iterator[str]:
+        asked = event._data or {}
+        kind, run = str(asked.get("kind")), str(asked.get("run"))
+        for view in source.task(kind, run, str(request.session_hash)):
+            yield pack(view)
+
+    part.submit(
+        work,
+        None,
+        part,
+        show_progress="hidden",
+        trigger_mode="once",
+        concurrency_id=COMPUTE,
+        concurrency_limit=WAITING,
+        api_visibility="private",
+    )
 
 
 def _wire_panel(source: Source, panel: Panel, threshold: gr.Slider) -> None:

@@ -51,7 +51,7 @@ class Sample:
     execution: str = ""  # how the steps ran
 
 
-class Contender(Protocol):
+class Timed(Protocol):
     """Something that decodes the same prompt."""
 
     @property
@@ -62,6 +62,10 @@ class Contender(Protocol):
     def run(self, tokens: int) -> Sample:
         """Decode `tokens` tokens and time those after the first."""
         ...
+
+
+class Contender(Timed, Protocol):
+    """One whose bytes and kernels are known."""
 
     def reads(self) -> ReadBytes:
         """What a token of it reads."""
@@ -162,12 +166,11 @@ def engines(
     for threshold in thresholds:
         rows[f"River, threshold {threshold:g}"] = {"threshold": threshold, "prefill": "full"}
     rows["River, forced exits"] = {"exit": "schedule", "options": forced, "prefill": "full"}
-    endless = replace(model, eos_ids=())
-    return [Engine(name, endless, prompt, settings) for name, settings in rows.items()]
+    return [Engine(name, model.endless(), prompt, settings) for name, settings in rows.items()]
 
 
 def interleave(
-    contenders: Sequence[Contender], tokens: int, rounds: int, say: Say | None = None
+    contenders: Sequence[Timed], tokens: int, rounds: int, say: Say | None = None
 ) -> dict[str, list[Sample]]:
     """Samples by name: a warm-up each, then `rounds` rounds over all.
 

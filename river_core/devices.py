@@ -53,3 +53,8 @@ def processor(device: torch.device) -> str:
                 name = line.split(":", 1)[1].strip()
                 break
     return f"{name} ({torch.backends.cpu.get_cpu_capability()})"
+
+
+def threads() -> int:
+    """Threads that torch's kernels on the CPU use now."""
+    return torch.get_num_threads()

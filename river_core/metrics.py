@@ -57,12 +57,19 @@ def weight_bytes(memory: Mapping[str, int], layers: int, entry_layer: int) -> tu
     estimate of speed, since decoding at batch 1 is bound by them (method.md 2.6): a token that
     leaves after e layers reads e of the backbone's and layers - e twins, and the head.
     """
+    layer, twin, head = part_bytes(memory, layers, entry_layer)
+    return (head + layers * twin, layer - twin) if layer else (0.0, 0.0)
+
+
+def part_bytes(
+    memory: Mapping[str, int], layers: int, entry_layer: int
+) -> tuple[float, float, float]:
+    """Bytes of weights of one backbone layer, one twin and the head; zeros without layers."""
     backbone, river = memory.get("backbone", 0), memory.get("river", 0)
     if not backbone or not river:
-        return 0.0, 0.0
-    twin = river / (layers - entry_layer + 1)
+        return 0.0, 0.0, 0.0
     head = memory.get("head") or memory.get("embedding", 0)
-    return head + layers * twin, backbone / layers - twin
+    return backbone / layers, river / (layers - entry_layer + 1), float(head)
 
 
 def choices(run: RunRecord) -> list[int]:
@@ -166,9 +173,14 @@ def decision_percent(run: RunRecord) -> float | None:
         return parts["decision"] * 1e-3 / token * 100
     if each is None:
         return None
-    first, last = run.header.entry_layer - 1, run.header.num_layers - 1
-    asked = fmean(max(0, min(t.exit_layer, last) - first + 1) for t in passes)
+    asked = decisions_per_token(passes, run.header.entry_layer, run.header.num_layers)
     return asked * each * 1e-6 / token * 100
+
+
+def decisions_per_token(passes: Sequence[TokenRecord], entry_layer: int, layers: int) -> float:
+    """Mean number of exit decisions: one after each layer that a token may leave, up to its own."""
+    first, last = entry_layer - 1, layers - 1
+    return fmean(max(0, min(t.exit_layer, last) - first + 1) for t in passes)
 
 
 def mean_similarity_by_layer(runs: Sequence[RunRecord]) -> tuple[float | None, ...]:

@@ -8,7 +8,7 @@ lists are in order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -125,6 +125,10 @@ class RiverModel:
     def resident(self) -> int:
         """k, the leading backbone layers that are on the device; the last one forces the exit."""
         return sum(weights is not None for weights in self.backbone)
+
+    def endless(self) -> RiverModel:
+        """The same model, sharing everything, for which no token ends the text."""
+        return replace(self, eos_ids=())
 
     def set_resident(self, layers: int | str) -> None:
         """Keep the first `layers` backbone layers (entry layer - 1 to L), evict or restore others.

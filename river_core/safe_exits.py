@@ -7,7 +7,7 @@ Fig. 2). All passes and all e go through a layer together; nothing is written to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -26,6 +26,7 @@ from .records import RunRecord
 
 PASSES = 32  # passes at a time, each with every exit layer
 SCORED = 128  # rows of [V] logits at a time
+Progress = Callable[[int, int], None]  # passes done, passes in all
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,13 @@ class SafeExits:
     byte_bound: float | None
 
 
-def earliest_safe_exits(model: RiverModel, run: RunRecord) -> SafeExits:
+def earliest_safe_exits(
+    model: RiverModel, run: RunRecord, *, progress: Progress | None = None
+) -> SafeExits:
     """Earliest safe exits of a run made on `model`, which is replayed into the model's cache.
 
     The cache is the one at the end of the run: slots written late are read as they became.
+    `progress` is told after the replay and after each batch but the last; its errors end the work.
     Raises RecordError where the run is not this model's, left slots out because nothing reads them
     again, or cannot be replayed; SettingsError where a backbone layer is not resident.
     """
@@ -62,7 +66,7 @@ def earliest_safe_exits(model: RiverModel, run: RunRecord) -> SafeExits:
         )
     replay(model, run)
     layers, first = model.num_layers, model.info.entry_layer - 1
-    found = [safe_exits_of(chosen, first) for chosen in exit_choices(model, run)]
+    found = [safe_exits_of(chosen, first) for chosen in exit_choices(model, run, progress)]
     exits, stable = (tuple(pair[n] for pair in found) for n in (0, 1))
     reads = ReadBytes.of_model(model)
     mean = fmean(exits) if exits else None
@@ -126,10 +130,14 @@ def _replay_settings(run: RunRecord) -> dict[str, Any]:
     return {name: v for name, v in own.items() if (name, v) != ("exit", "never")}
 
 
-def exit_choices(model: RiverModel, run: RunRecord) -> list[tuple[int, ...]]:
+def exit_choices(
+    model: RiverModel, run: RunRecord, progress: Progress | None = None
+) -> list[tuple[int, ...]]:
     """The tokens [decode pass][exit layer entry - 1..L] over the cache as `replay` left it."""
     found: list[tuple[int, ...]] = []
     for start in range(1, len(run.tokens), PASSES):
+        if progress is not None:
+            progress(len(found), len(run.tokens) - 1)
         states = exit_states(model, run, range(start, min(start + PASSES, len(run.tokens))))
         best = [_best(model, rows) for rows in states.flatten(0, 1).split(SCORED)]
         found += zip(*torch.cat(best).view(states.shape[:2]).tolist(), strict=True)

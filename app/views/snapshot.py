@@ -16,6 +16,7 @@ from river_core.records import PromptRecord, TokenRecord
 from . import colour
 from .agreement import first_difference
 from .cache import pack_updates, prompt_rows, run_lengths
+from .comparison import comparison
 from .display import show
 from .numbers import decimal
 from .packing import pack_trace
@@ -111,6 +112,7 @@ def snapshot(run: Run, card: ModelCard, starts: Mapping[str, int] | None = None)
         "legend": _legend(run.upper, layers) if layers else [],
         "lanes": {lane.name: _lane(lane, difference, starts) for lane in run.lanes},
         "preview": preview(run),
+        "comparison": comparison(run),
         "readouts": readouts(run),
         "card": card_view(card),
     }

@@ -73,7 +73,7 @@ function sent(policies) {
   delete view.recorded;
   delete view.card;
   view.status = say("status.sent");
-  view.preview = null;
+  view.preview = view.comparison = null;
   view.lanes = Object.fromEntries(LANES.map((lane) => [lane, {
     ...page.view.lanes[lane], from: 0, tokens: "", different: "", ended: false, prompt: [],
     prompt_kv: [], updates: [0, []],

@@ -1,6 +1,6 @@
 // What the page's components call: each is an empty element that one of these fills.
 
-function mountParts(part, element, props, watch) {
+function mountParts(part, element, props, watch, trigger) {
   const root = element.querySelector(`[data-part="${part}"]`);
   if (part === "bar") mountBar(root, props, watch);
   else if (part === "alert") mountAlert(root);
@@ -8,6 +8,7 @@ function mountParts(part, element, props, watch) {
   else if (part === "details") mountDetails(root);
   else if (part === "ledger") mountLedger(root, props, watch);
   else if (part.startsWith("chart-")) mountChart(root, props, watch);
+  else if (part === "tasks") mountTasks(props, watch, trigger);
   else {
     mountLanes(root);
     const read = () => arrive(JSON.parse(props.value));

@@ -6,7 +6,9 @@ function mountDetails(element) {
   const token = make("div", {class: "panels"}, ...["trace", "column", "choice"].map(panel));
   const maps = make("div", {class: "panels panels-maps"}, ...["heat", "kv"].map(panel));
   for (const name of ["trace", "heat", "kv"]) panels[name].head.append(enlargeButton(name));
-  element.replaceChildren(textures(), token, maps, enlargeDialog(), readoutBlocks(), tokenTable());
+  element.replaceChildren(textures(), token, maps, enlargeDialog(), raceBlock(), comparisonBlock(),
+    readoutBlocks(), savedBlock(), tokenTable());
+  panels.choice.section.append(safeBlock());
   mountMap("heat", heatMap);
   mountMap("kv", kvMap);
   const widths = new ResizeObserver(measurePanels);

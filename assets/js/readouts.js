@@ -5,14 +5,16 @@ function readoutBlocks() {
   const both = make("div", {class: "block"});
   const memory = make("div", {class: "block"});
   const machine = make("div", {class: "block"});
+  const drawTiles = (view) => once(tiles, tilesOf(view), () => tilesOf(view).map(tile));
+  onMeasured(drawTiles);
   followCalmly((view) => {
-    const {tiles: large, rows: lines, memory: parts, machine: facts} = view.readouts;
-    once(tiles, large, () => large.map(tile));
+    const {rows: lines, memory: parts, machine: facts} = view.readouts;
+    drawTiles(view);
     once(both, lines, () => [heading("both"), bothTable(lines)]);
     once(memory, parts, () => [heading("memory"), memoryTable(parts)]);
     once(machine, facts, () => [heading("machine"), factList(facts)]);
   });
-  return make("div", {}, tiles, make("div", {class: "blocks"}, both, memory, machine));
+  return make("div", {}, measureBar(), tiles, make("div", {class: "blocks"}, both, memory, machine));
 }
 
 function once(node, values, drawing) {

@@ -15,6 +15,7 @@ from app.views.window import Window
 from river_core.errors import SettingsError
 from river_core.records import CacheUpdate, PromptRecord, RunSummary, TokenRecord
 from tests.ui.made_studies import StubStudies
+from tests.ui.made_tasks import play_task
 
 LAYERS = 30
 TAU = 0.98
@@ -179,6 +180,7 @@ class StubSource:
         self.asked: dict[str, Any] = {}
         self.stopped = threading.Event()
         self.studies = StubStudies()
+        self.shown: Run | None = None
         self.card = ModelCard(
             state="ready",
             message="Ready",
@@ -224,6 +226,7 @@ class StubSource:
             run.upper.trace = [pack_trace(whole(t, rng)) for t in run.upper.tokens]
         self.studies.keep(run)
         run.phase = "stopped" if self.stopped.is_set() else "done"
+        self.shown = run
         yield snapshot(run, self.card)
 
     def _decode(
@@ -255,6 +258,10 @@ class StubSource:
     def stop(self, session: str) -> None:
         """Stop the run on show."""
         self.stopped.set()
+
+    def task(self, kind: str, run_id: str, session: str) -> Iterator[dict[str, Any]]:
+        """Work on the made-up run, over in a few views; stopped like a run."""
+        yield from play_task(self, kind, run_id)
 
     def set_threshold(self, value: Any, session: str) -> None:
         """Note it."""

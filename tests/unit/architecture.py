@@ -23,7 +23,7 @@ Rows = tuple[tuple[str, ...], ...]
 _CORE: Rows = (
     ("errors.py", "version.py", "cache_paths.py", "devices.py", "machine.py"),
     ("settings.py", "records.py"),
-    ("cache.py", "sampling.py", "metrics.py", "text.py"),
+    ("cache.py", "sampling.py", "metrics.py", "saving.py", "text.py"),
     (
         "kernels/base.py",
         "kernels/native_library.py",
@@ -82,11 +82,12 @@ _APP: Rows = (
     (
         *("__init__.py", "views/*.py", "views/policies.py", "views/run.py", "views/readouts.py"),
         *("views/preview.py", "views/charts.py", "views/ledger.py", "views/sentences.py"),
+        *("views/saved.py", "views/comparison.py", "views/measured.py"),
         *("views/snapshot.py", "views/__init__.py"),
     ),
     (
         *("card.py", "holder.py", "asked.py", "space.py", "decoding.py", "job.py", "recorded.py"),
-        *("studies.py", "runner.py"),
+        *("task.py", "measuring.py", "safe.py", "desk.py", "studies.py", "runner.py"),
     ),
     ("parts.py", "panel.py", "endpoints.py", "analysis.py", "ui.py", "theme.py", "export.py"),
 )

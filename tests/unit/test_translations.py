@@ -40,5 +40,5 @@ def test_the_page_speaks_the_chosen_language() -> None:
 
 
 def test_an_unknown_language_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="language is 'xx'; use one of .*en"):
+    with pytest.raises(ValueError, match=r"language is 'xx'; use one of .*en"):
         wording.choose_language("xx")

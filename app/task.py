@@ -1,0 +1,119 @@
+"""Work on a run that was kept, on the same worker as runs: its turn, its progress, its end.
+
+A task is stopped like a run: by Stop, by a new run, by closing the page.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from river_core.errors import RiverError
+from river_core.records import RunRecord
+from river_core.settings import DecodeSettings
+
+from .views.run import LANES
+from .views.wording import say
+
+Records = Mapping[str, RunRecord | None]  # by lane
+QUIET = {"full_trace": False, "profile": False, "prompt_trace": False, "stop": ()}
+
+
+class Stopped(Exception):
+    """Raised inside a task when it was told to stop."""
+
+
+@dataclass(eq=False)
+class Task:
+    """One press on a button that works on the run `run`; `result` is what the page then shows."""
+
+    run: str
+    kind: ClassVar[str] = ""
+    phase: str = "waiting"
+    said: str = ""
+    share: float = 0.0  # done, 0..1
+    error: str = ""
+    result: dict[str, Any] = field(default_factory=dict)
+    stopped: threading.Event = field(default_factory=threading.Event)
+    control: Any = None
+    future: Future[None] = field(default_factory=Future)
+
+    def stop(self) -> None:
+        """Stop within one step; before its turn has come, at its turn."""
+        self.stopped.set()
+        if self.control is not None:
+            self.control.cancel()
+
+    def go_on(self) -> None:
+        """Raises Stopped once the task was stopped."""
+        if self.stopped.is_set():
+            raise Stopped
+
+    def refused(self, reason: str) -> dict[str, Any]:
+        """The view of a task that cannot begin; `reason` is one sentence."""
+        self.phase, self.error = "failed", reason
+        return self.view()
+
+    def view(self) -> dict[str, Any]:
+        """What the page shows of it now."""
+        return {
+            "kind": self.kind,
+            "run": self.run,
+            "phase": self.phase,
+            "said": self.said or say(f"task.{self.phase}"),
+            "share": round(self.share, 3),
+            "error": self.error,
+            "result": self.result if self.phase == "done" else {},
+        }
+
+    def begin(self, engine: Any, ready: Callable[[], Any], records: Records) -> None:
+        """On the worker: all of it, with what went wrong as one sentence."""
+        try:
+            self.go_on()
+            self.phase = "working"
+            self.result = self.work(engine, ready(), records)
+            self.phase, self.said = "done", ""
+        except Stopped:
+            self.phase, self.said = "stopped", ""
+        except RiverError as error:
+            self.refused(str(error))
+
+    def work(self, engine: Any, model: Any, records: Records) -> dict[str, Any]:
+        """The result. Raises RiverError, or Stopped."""
+        raise NotImplementedError
+
+    def watch(self, interval: float) -> Iterator[dict[str, Any]]:
+        """Views until it has ended."""
+        while True:
+            done = self.future.done()
+            yield self.view()
+            if done:
+                break
+            wait([self.future], timeout=interval)
+        if (fault := self.future.exception()) is not None:
+            traceback.print_exception(fault)
+            yield self.refused(say("error.unexpected"))
+
+
+def kept(records: Records, *lanes: str) -> list[RunRecord]:
+    """The records of the lanes asked for (both where none is named). Raises RiverError."""
+    found = [records.get(lane) for lane in lanes or LANES]
+    whole = [record for record in found if record is not None]
+    if len(whole) < len(found):
+        raise RiverError(say("task.no_record"))
+    return whole
+
+
+def settings_of(record: RunRecord) -> dict[str, Any]:
+    """The keywords that decode as the record was decoded, at the threshold it ended with."""
+    known = DecodeSettings.__dataclass_fields__
+    own = {name: value for name, value in record.header.settings.items() if name in known} | QUIET
+    if own.get("exit") == "never":
+        del own["exit"]
+    if record.tokens and own.get("threshold") is not None:
+        own["threshold"] = record.tokens[-1].threshold
+    return own
