@@ -25,6 +25,7 @@ from river_core.settings import DecodeSettings, QuantSpec, check_threshold
 from .asked import Ask, ask
 from .card import model_card
 from .job import Job, fail, take
+from .recorded import saved
 from .views.packing import pack_trace
 from .views.record import record_json
 from .views.run import LANES, Lane, ModelCard, Run
@@ -148,6 +149,15 @@ class Runner:
         if record is None:
             raise RiverError(say("error.no_record", kept=KEPT_RUNS))
         return record_json(record)
+
+    def lines(self, run_id: str) -> str:
+        """The records of a kept page run as JSON Lines. Raises RiverError when there are none."""
+        with self._lock:
+            found = [self._records.get((run_id, lane)) for lane in LANES]
+        records = [record for record in found if record is not None]
+        if not records:
+            raise RiverError(say("error.no_record", kept=KEPT_RUNS))
+        return saved(records)
 
     def _watch(self, job: Job) -> Iterator[dict[str, Any]]:
         window = Window()

@@ -21,5 +21,5 @@ function replay(part, element) {
   mountParts(part, element, props, () => {});
 }
 
-window.River = {mount: mountParts, sent, replay};
+window.River = {mount: mountParts, files: mountFiles, sent, replay};
 window.dispatchEvent(new Event("river-script"));

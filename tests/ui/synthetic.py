@@ -12,8 +12,10 @@ from app.views.packing import pack_trace
 from app.views.run import Lane, ModelCard, Run
 from app.views.snapshot import append, card_view, snapshot
 from app.views.window import Window
-from river_core.errors import SettingsError
+from app.views.wording import say
+from river_core.errors import RiverError, SettingsError
 from river_core.records import CacheUpdate, PromptRecord, RunSummary, TokenRecord
+from tests.ui.synthetic_records import lines_of
 
 LAYERS = 30
 TAU = 0.98
@@ -176,6 +178,7 @@ class StubSource:
         self.pause = pause
         self.live: list[Any] = []
         self.asked: dict[str, Any] = {}
+        self.kept: dict[str, str] = {}
         self.stopped = threading.Event()
         self.card = ModelCard(
             state="ready",
@@ -221,6 +224,7 @@ class StubSource:
         if not self.stopped.is_set():
             run.upper.trace = [pack_trace(whole(t, rng)) for t in run.upper.tokens]
         run.phase = "stopped" if self.stopped.is_set() else "done"
+        self.kept[run.id] = lines_of(run, self.card, self.asked)
         yield snapshot(run, self.card)
 
     def _decode(
@@ -268,6 +272,12 @@ class StubSource:
         if not prompt:
             raise SettingsError("prompt is empty; type at least one word.")
         return {"text": prompt, **settings}
+
+    def lines(self, run_id: str) -> str:
+        """What was kept, or the runner's refusal."""
+        if run_id not in self.kept:
+            raise RiverError(say("error.no_record", kept=16))
+        return self.kept[run_id]
 
     def record(self, run_id: str, lane: str) -> dict[str, Any]:
         """Echo."""

@@ -83,8 +83,12 @@ APP_ROWS: Rows = (
         *("app/views/readouts.py", "app/views/preview.py"),
         *("app/views/sentences.py", "app/views/snapshot.py", "app/views/__init__.py"),
     ),
-    (*("app/card.py", "app/asked.py", "app/job.py", "app/runner.py", "app/recorded.py"),),
-    ("app/panel.py", "app/ui.py", "app/theme.py", "app/export.py"),
+    (
+        *("app/card.py", "app/asked.py", "app/job.py"),
+        *("app/command.py", "app/recipe.py", "app/replay_check.py", "app/recorded.py"),
+        *("app/runner.py",),
+    ),
+    ("app/panel.py", "app/theme.py", "app/export.py", "app/files.py", "app/ui.py"),
     ("app.py",),
 )
 
@@ -102,7 +106,7 @@ OWNERS = {
         ("river_core/families.py", "river_core/hub_folder.py", "river_core/peers.py")
     ),
     "hqq": Owner(("river_core/quantize.py",)),
-    "gradio": Owner(("app/panel.py", "app/ui.py", "app/theme.py", "app.py")),
+    "gradio": Owner(("app/panel.py", "app/files.py", "app/ui.py", "app/theme.py", "app.py")),
     "plotly": Owner(("river_core/figures.py", "app/views/*.py"), lazy=("river_core/*.py",)),
     "pandas": Owner(
         ("river_core/records.py", "river_core/sweep.py", "river_core/figures.py"),
