@@ -7,7 +7,6 @@ which works for raw text and for the chat template of the packaged model.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import unicodedata
 from dataclasses import fields

@@ -44,7 +44,7 @@ def page(runs: list[dict[str, Any]], lines: list[str]) -> str:
     """
     code = script(DATA) + BOOT
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     policy += f"script-src 'sha256-{digest}'"
     parts = "".join(
         f'<div id="rv-{name}"><div class="rv" data-part="{name}"></div></div>' for name in PARTS

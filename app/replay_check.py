@@ -12,8 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from river_core.errors import RecordError
-from river_core.records import KV_LETTERS, PATH_LETTERS, PromptRecord, RunHeader, RunRecord
-from river_core.records import RunSummary, TokenRecord
+from river_core.records import (
+    KV_LETTERS,
+    PATH_LETTERS,
+    PromptRecord,
+    RunHeader,
+    RunRecord,
+    RunSummary,
+    TokenRecord,
+)
 
 MOST_LAYERS, MOST_TOKENS, MOST_ALTERNATIVES = 512, 8192, 16
 LARGEST_WHOLE = 2**53  # of the whole numbers that a browser keeps exactly

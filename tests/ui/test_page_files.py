@@ -1,4 +1,4 @@
-"""Files of the page: exports, the link with its recipe, replay files, the page without a server."""
+"""Files of the page: exports, the link with its recipe, replay files."""
 
 from __future__ import annotations
 
@@ -14,46 +14,17 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 from xml.etree import ElementTree
 
-import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from app import export
 from app.recorded import RUNS, parse, saved, view
 from river_core.records import RunRecord
 from tests.ui.conftest import Watch
 from tests.ui.driving import run_to_end
+from tests.ui.file_driving import EXPORT, cells, copied, exported, opened
 
 OpenPage = Callable[..., Page]
-EXPORT = ".file-button >> nth=0"
 FORMULA = re.compile("'+[=+\\-@\t\r\n＝＋－＠]")
-
-
-def exported(page: Page, name: str, folder: Path) -> Path:
-    page.click(EXPORT)
-    with page.expect_download() as download:
-        page.click(f'[data-export="{name}"]')
-    path = folder / download.value.suggested_filename
-    download.value.save_as(path)
-    expect(page.locator(".file-said")).to_contain_text(path.name)
-    return path
-
-
-def copied(page: Page, name: str) -> str:
-    """Where the page may not copy, it shows the text."""
-    page.evaluate(
-        "() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')); }"
-    )
-    page.click(EXPORT)
-    page.click(f'[data-export="{name}"]')
-    expect(page.locator(".copied")).to_be_visible()
-    text = page.locator(".copied").input_value()
-    assert page.evaluate("getSelection().toString()") == text
-    return text
-
-
-def cells(page: Page, lane: str = "upper") -> list[str]:
-    return page.locator(f".lane-{lane} .txt").all_inner_texts()
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -142,45 +113,6 @@ def check_html(page: Page, folder: Path, records: list[RunRecord]) -> None:
     third.context.close()
 
 
-def opened(browser: Browser | None, path: Path, watch: Watch, **options: Any) -> Page:
-    assert browser is not None
-    page = browser.new_context(offline=True, **options).new_page()
-    page.on("pageerror", lambda error: watch.errors.append(str(error)))
-    page.on("console", watch._console)
-    page.on(
-        "request",
-        lambda r: None if r.url == path.as_uri() else watch._request(r),
-    )
-    page.goto(path.as_uri())
-    return page
-
-
-@pytest.mark.parametrize("theme, width", [("light", 1280), ("dark", 390)])
-def test_the_page_without_a_server(
-    browser: Browser, tmp_path: Path, theme: str, width: int
-) -> None:
-    out, watch = tmp_path / "river.html", Watch()
-    export.main(["--out", str(out)])
-    size = {"width": width, "height": 900}
-    page = opened(browser, out, watch, color_scheme=theme, viewport=size)
-    assert len(cells(page)) > 40
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    expect(page.get_by_text("Open a replay")).to_be_hidden()
-    page.click(EXPORT)
-    expect(page.locator('[data-export="link"]')).to_be_hidden()
-    expect(page.locator('[data-export="csv"]')).to_be_visible()
-    serious = [v for v in Axe().run(page).response["violations"] if v["impact"] != "minor"]
-    assert [v["id"] for v in serious if v["impact"] in ("serious", "critical")] == []
-    page.keyboard.press("Escape")
-    page.select_option(".run-chooser", "1")
-    source = sorted(RUNS.glob("*.jsonl"))[1]
-    found = exported(page, "jsonl", tmp_path).read_text(encoding="utf-8")
-    assert found == source.read_text(encoding="utf-8")
-    assert "river_core generate" in copied(page, "command.lower")
-    assert (watch.errors, watch.strangers, watch.dialogs) == ([], [], [])
-    page.context.close()
-
-
 def test_the_menu_by_keyboard(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     button = page.locator(EXPORT)
@@ -228,14 +160,15 @@ def test_a_recipe_fills_the_controls_and_tells_what_is_wrong(
 ) -> None:
     hostile = "<img src=x onerror=window.pwned=1>${1}{{2}}"
     query = {
-        **{
-            "prompt": hostile,
-            "upper": "kv-mask",
-            "lower": "river",
-            "threshold": "0.5",
-            "seed": "x",
-        },
-        **{"max_new_tokens": "7", "head": "lens", "temperature": "0.5", hostile: "1"},
+        "prompt": hostile,
+        "upper": "kv-mask",
+        "lower": "river",
+        "threshold": "0.5",
+        "seed": "x",
+        "max_new_tokens": "7",
+        "head": "lens",
+        "temperature": "0.5",
+        hostile: "1",
         "model": hostile,
     }
     page = open_page(f"{served[0]}?{urlencode(query)}")
