@@ -151,7 +151,7 @@ def _updates(record: RunRecord) -> None:
         )
         _need(_letters(update.source, KV_LETTERS, 1), f"{name} has no source letter")
         _need(
-            _whole(update.pass_index, max(tokens - 1, 0)),
+            _whole(update.pass_index, tokens),  # that of all tokens: the flush after the last
             f"{name} has a pass_index that is not in the run",
         )
 

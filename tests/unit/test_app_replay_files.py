@@ -53,7 +53,7 @@ def test_the_unchanged_file_is_shown() -> None:
         (changed("update", layers=[5]), "layers that are not in the model"),
         (changed("update", layers=[2, 2]), "layers that are not in the model"),
         (changed("update", source="bb"), "no source letter"),
-        (changed("update", pass_index=3), "pass_index that is not in the run"),
+        (changed("update", pass_index=4), "pass_index that is not in the run"),
         (changed("full_trace", similarities=[[0.1] * 4]), "one row for each token"),
         (changed("full_trace", similarities=[[0.1] * 3] * 3), "not its layers"),
         (changed("prompt", kv_source=["bbrr"] * 2), "one kv_source of 4 letters for each"),
