@@ -15,7 +15,7 @@ from typing import Any
 
 from river_core.errors import RiverError
 
-from .recorded import read, shipped, view
+from .recorded import read, saved, shipped, shipped_lines, view
 from .theme import inline, script, style
 from .views.wording import say
 
@@ -37,11 +37,15 @@ main { box-sizing: border-box; display: grid; grid-template-columns: minmax(0, 1
 """
 
 
-def page(runs: list[dict[str, Any]]) -> str:
-    """The file's text, for the views of recorded runs."""
+def page(runs: list[dict[str, Any]], lines: list[str]) -> str:
+    """The file's text, for the views of recorded runs and the JSON Lines that they are of.
+
+    The lines are read only when a run is exported: an element that is never parsed costs little.
+    """
     code = script(DATA) + BOOT
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    policy += f"script-src 'sha256-{digest}'"
     parts = "".join(
         f'<div id="rv-{name}"><div class="rv" data-part="{name}"></div></div>' for name in PARTS
     )
@@ -51,8 +55,16 @@ def page(runs: list[dict[str, Any]]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{say('title')}</title>\n<style>{style()}{PLAIN}</style></head>\n"
         f'<body><main>{parts}</main>\n<script type="application/json" id="river-data">'
-        f"{inline(runs)}</script>\n<script>{code}</script></body></html>\n"
+        f'{inline(runs)}</script>\n<script type="application/json" id="river-lines">'
+        f"{inline(lines)}</script>\n<script>{code}</script></body></html>\n"
     )
+
+
+def _runs(path: str | None) -> tuple[list[dict[str, Any]], list[str]]:
+    if path is None:
+        return shipped(), shipped_lines()
+    records = read(path)
+    return [view(records, Path(path).stem)], [saved(records)]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -62,8 +74,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", default="river.html", help="file to write (default: %(default)s)")
     chosen = parser.parse_args(arguments)
     try:
-        runs = [view(read(chosen.run), Path(chosen.run).stem)] if chosen.run else shipped()
-        Path(chosen.out).write_text(page(runs), encoding="utf-8", newline="\n")
+        text = page(*_runs(chosen.run))
+        Path(chosen.out).write_text(text, encoding="utf-8", newline="\n")
     except (RiverError, OSError) as error:
         sys.exit(f"river: {error}")
     print(chosen.out)

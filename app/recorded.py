@@ -7,17 +7,19 @@ come from anywhere: size, schema and types are checked before anything is drawn.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import re
 from pathlib import Path
 from typing import Any
 
 import river_core
 from river_core.errors import RecordError
-from river_core.records import PromptRecord, RunHeader, RunRecord, RunSummary, TokenRecord
+from river_core.records import RunRecord
 
+from .command import command, typed_prompt
+from .recipe import recipe_of
+from .replay_check import check_records
 from .views.packing import pack_trace
-from .views.run import Lane, ModelCard, Run
+from .views.run import LANES, Lane, ModelCard, Run
 from .views.snapshot import append, snapshot
 from .views.wording import ASSETS, prompts, say
 
@@ -25,17 +27,22 @@ RUNS = ASSETS / "runs"
 MODEL = "smollm2-135m-packaged"
 SHIPPED = {"1-rain": 0, "2-sky": 1, "3-lighthouse": 2}  # file -> example prompt
 LARGEST = 8 * 2**20  # bytes of a file
-MOST_LAYERS, MOST_TOKENS = 512, 8192
-REASONS = ("eos", "stop", "length", "cancelled")
+LONGEST_NAME, LONGEST_REASON = 80, 300  # characters of each that a sentence repeats
+_BROKEN = (RecursionError, OverflowError, TypeError, ValueError, LookupError, AttributeError)
 
 
 def shipped() -> list[dict[str, Any]]:
     """The views of the runs in `assets/runs`, in order of their names."""
     titles = {name: prompts()[number] for name, number in SHIPPED.items()}
     return [
-        view(read(path), path.stem, titles.get(path.stem, ""))
+        view(read(path), path.stem, title := titles.get(path.stem, ""), title or None)
         for path in sorted(RUNS.glob("*.jsonl"))
     ]
+
+
+def shipped_lines() -> list[str]:
+    """The texts of their files, in the same order."""
+    return [path.read_text(encoding="utf-8") for path in sorted(RUNS.glob("*.jsonl"))]
 
 
 def read(path: str | Path) -> list[RunRecord]:
@@ -57,16 +64,30 @@ def parse(text: str, name: str) -> list[RunRecord]:
         if '"type":"header"' in line[:40].replace(" ", "") or not parts:
             parts.append([])
         parts[-1].append(line)
+    name = name if len(name) <= LONGEST_NAME else f"…{name[-LONGEST_NAME:]}"
     if len(parts) not in (1, 2):
         raise RecordError(f"{name} holds {len(parts)} run records instead of one or two.")
     try:
         records = [RunRecord.from_lines(part, name) for part in parts]
-        sound = all(map(_sound, records))
-    except (RecursionError, OverflowError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"{name} is not a recorded run: {error}.") from error
-    if not sound or len({record.header.num_layers for record in records}) > 1:
-        raise RecordError(f"{name} is not a recorded run: a value has the wrong type or size.")
+    except RecordError as error:
+        raise RecordError(_short(error)) from error
+    except _BROKEN as error:
+        raise RecordError(f"{name} is not a recorded run: {_short(error)}.") from error
+    try:
+        check_records(records, [len(part) for part in parts])
+    except (RecordError, *_BROKEN) as error:
+        raise RecordError(f"{name} is not a recorded run: {_short(error)}.") from error
     return records
+
+
+def _short(error: Exception) -> str:
+    words = " ".join(str(error).split())
+    return words if len(words) <= LONGEST_REASON else f"{words[:LONGEST_REASON]}…"
+
+
+def saved(records: list[RunRecord]) -> str:
+    """The text of their file: what RunRecord.save writes, one after the other."""
+    return "".join(f"{line}\n" for record in records for line in record.lines())
 
 
 def recorded_run(records: list[RunRecord], name: str) -> Run:
@@ -80,28 +101,49 @@ def recorded_run(records: list[RunRecord], name: str) -> Run:
     return run
 
 
-def view(records: list[RunRecord], name: str, title: str = "") -> dict[str, Any]:
-    """The snapshot of a recorded run, with `recorded`: what the chooser and the label say."""
+def view(
+    records: list[RunRecord], name: str, title: str = "", prompt: str | None = None
+) -> dict[str, Any]:
+    """The snapshot of a recorded run, with `recorded`: what the chooser and the label say, and
+    `files`: what the page writes of it. `prompt`: as typed, where that is known."""
     header = records[0].header
     card = ModelCard(
         "ready", say("recorded.card"), header.model, header.origin, header.device, header.num_layers
     )
     label = say("recorded.label", model=header.model, device=header.device)
     return snapshot(recorded_run(records, name), card) | {
-        "recorded": {"title": title or name, "label": label}
+        "recorded": {"title": title or name, "label": label},
+        "files": _files(records, prompt or typed_prompt(records[0].prompt), name),
     }
+
+
+def _files(records: list[RunRecord], prompt: str | None, name: str) -> dict[str, Any]:
+    commands = [command(record, prompt) for record in records]
+    return {
+        "name": _slug(prompt or name),
+        "recipe": recipe_of(records, prompt),
+        "commands": {
+            lane: {"line": line, "reason": reason}
+            for lane, (line, reason) in zip(LANES, commands, strict=False)
+        },
+    }
+
+
+def _slug(text: str) -> str:
+    """The first words of `text`, for a file's name."""
+    return "-".join(re.findall("[a-z0-9]+", text.lower())[:5])[:40]
 
 
 def make(folder: Path = RUNS, tokens: int = 90) -> None:
     """Decode the shipped runs with the packaged model and write them to `folder`."""
     model = river_core.load(MODEL, device="cpu")
     for name, number in SHIPPED.items():
-        lines: list[str] = []
+        records = []
         for policy in ("river", "backbone"):
             settings: dict[str, Any] = {"policy": policy, "max_new_tokens": tokens}
             record = river_core.generate(model, prompts()[number], full_trace=True, **settings)
-            lines += record.lines()
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            records.append(record)
+        (folder / f"{name}.jsonl").write_text(saved(records), encoding="utf-8", newline="\n")
 
 
 def _fill(lane: Lane, record: RunRecord) -> None:
@@ -113,84 +155,6 @@ def _fill(lane: Lane, record: RunRecord) -> None:
     lane.updates = list(record.updates)
     if lane.name == "upper":
         lane.trace = [pack_trace(values) for values in record.full_trace or ()]
-
-
-def _sound(record: RunRecord) -> bool:
-    """Whether every value that a view uses has its type and size."""
-    layers, start = record.header.num_layers, len(record.prompt.token_ids)
-    return (
-        _header(record.header)
-        and _prompt(record.prompt, layers)
-        and len(record.tokens) <= MOST_TOKENS
-        and all(_token(t, i, start + i, layers) for i, t in enumerate(record.tokens))
-        and _summary(record.summary)
-    )
-
-
-def _header(header: RunHeader) -> bool:
-    texts = (header.model, header.origin, header.device, *header.notes)
-    return (
-        _whole(header.num_layers, MOST_LAYERS)
-        and header.num_layers > 0
-        and all(isinstance(text, str) for text in texts)
-        and isinstance(header.settings, dict)
-    )
-
-
-def _prompt(prompt: PromptRecord, layers: int) -> bool:
-    return (
-        len(prompt.token_ids) == len(prompt.texts)
-        and all(map(_whole, prompt.token_ids))
-        and all(isinstance(text, str) for text in (*prompt.texts, *prompt.raw.values()))
-        and all(bytes.fromhex(raw) is not None for raw in prompt.raw.values())
-        and _whole(prompt.exit_layer, layers)
-        and _number(prompt.seconds)
-    )
-
-
-def _token(token: TokenRecord, index: int, position: int, layers: int) -> bool:
-    numbers = (token.threshold, token.logprob, token.entropy, token.seconds)
-    chances = [chance for _, _, chance in token.alternatives]
-    return (
-        (token.index, token.position) == (index, position)
-        and _whole(token.token_id)
-        and all(_whole(number) for number, _, _ in token.alternatives)
-        and isinstance(token.text, str)
-        and isinstance(token.raw, str)
-        and bytes.fromhex(token.raw) is not None
-        and _whole(token.exit_layer, layers)
-        and all(map(_number, (*numbers, *chances, *token.similarities)))
-        and len(token.similarities) in (token.exit_layer, layers, 0)
-        and isinstance(token.kv_source, str)
-        and len(token.kv_source) == layers
-        and len(token.alternatives) <= 16
-    )
-
-
-def _summary(summary: RunSummary) -> bool:
-    rates = (summary.tokens_per_second, summary.mean_exit_layer, summary.decision_microseconds)
-    return (
-        summary.stop_reason in REASONS
-        and all(rate is None or _number(rate) for rate in rates)
-        and isinstance(summary.device, str)
-        and _mapping(summary.memory, int)
-        and _mapping(summary.kernels, str)
-        and _mapping(summary.versions, str)
-    )
-
-
-def _mapping(found: Mapping[str, Any], kind: type) -> bool:
-    return isinstance(found, dict) and all(
-        isinstance(value, kind) and (kind is str or _whole(value)) for value in found.values()
-    )
-
-
-def _whole(value: object, largest: int = 2**53) -> bool:
-    return type(value) is int and 0 <= value <= largest
-
-
-def _number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

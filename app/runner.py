@@ -31,6 +31,7 @@ from .desk import Desk
 from .holder import Holder
 from .job import Job, fail, take
 from .measuring import Measuring
+from .recorded import saved
 from .safe import Safe
 from .space import lent
 from .studies import Studies
@@ -175,6 +176,15 @@ class Runner:
         if record is None:
             raise RiverError(say("error.no_record", kept=KEPT_RUNS))
         return record_json(record)
+
+    def lines(self, run_id: str) -> str:
+        """The records of a kept page run as JSON Lines. Raises RiverError when there are none."""
+        with self._lock:
+            found = [self._records.get((run_id, lane)) for lane in LANES]
+        records = [record for record in found if record is not None]
+        if not records:
+            raise RiverError(say("error.no_record", kept=KEPT_RUNS))
+        return saved(records)
 
     def _lend(self) -> Callable[[Ask], Iterator[Event]]:
         def both_lanes(asked: Ask) -> Iterator[Event]:

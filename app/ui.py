@@ -15,6 +15,7 @@ from river_core.errors import RiverError
 
 from .analysis import StudySource, analysis
 from .endpoints import wire_api
+from .files import link_recipe, wire_recipe
 from .panel import Panel, settings_panel
 from .parts import part
 from .views.policies import policy_sentence
@@ -65,6 +66,9 @@ class Source(Protocol):
     def record(self, run_id: str, lane: str) -> dict[str, Any]:
         """A kept page run as JSON; raises RiverError."""
 
+    def lines(self, run_id: str) -> str:
+        """Both records of a kept page run as JSON Lines; raises RiverError."""
+
 
 def build(source: Source) -> gr.Blocks:
     """The page and the API over `source`; theme and script come with `theme.launch_options`."""
@@ -76,6 +80,7 @@ def build(source: Source) -> gr.Blocks:
             run = gr.Button(say("run"), variant="primary", elem_id="run", scale=0, min_width=88)
             stop = gr.Button(say("stop"), elem_id="stop", scale=0, min_width=88)
         gr.HTML(**part("alert"))
+        files = filespart(source)
         gr.Examples(
             [[p] for p in prompts()],
             prompt,
@@ -96,6 +101,7 @@ def build(source: Source) -> gr.Blocks:
         _wire_panel(source, panel, threshold)
         _wire_load(source, page, [bar, threshold, tokens, panel.resident, panel.loaded], run)
         wire_api(source, COMPUTE, WAITING)
+        wire_recipe(source, page, asked, files)
     page.queue(default_concurrency_limit=WAITING, api_open=True)
     return page
 
@@ -148,13 +154,13 @@ def _wire_run(
         for view in source.run(named, str(request.session_hash)):
             yield pack(view)
 
-    titles = "['upper', 'lower'].map((lane) => values[order.indexOf(lane)])"
+    named = "Object.fromEntries(order.map((name, i) => [name, values[i]]))"
     gr.on(
         [*(button.click for button in buttons), asked["prompt"].submit],
         stream,
         list(asked.values()),
         lanes,
-        js=f"(...values) => {{ const order = {list(asked)}; window.River.sent({titles}); "
+        js=f"(...values) => {{ const order = {list(asked)}; window.River.sent({named}); "
         "return values.slice(0, order.length); }",
         show_progress="hidden",
         show_progress_on=list(buttons),  # a hidden tracker on an output still draws every frame
@@ -213,7 +219,8 @@ def _wire_panel(source: Source, panel: Panel, threshold: gr.Slider) -> None:
 
 
 def _wire_load(source: Source, page: gr.Blocks, outputs: list[Any], button: gr.Button) -> None:
-    def follow() -> Iterator[tuple[Any, ...]]:
+    def follow(request: gr.Request) -> Iterator[tuple[Any, ...]]:
+        asked = link_recipe(request, source.card).values.get("threshold")
         for view in source.cards():
             card = source.card
             if card.state != "ready":
@@ -224,7 +231,12 @@ def _wire_load(source: Source, page: gr.Blocks, outputs: list[Any], button: gr.B
             words = " ".join((say("threshold.info"), default, card.advice)).strip()
             yield (
                 pack(view),
-                gr.update(value=card.threshold, info=words, minimum=lowest, step=step),
+                gr.update(
+                    value=card.threshold if asked is None else asked,
+                    info=words,
+                    minimum=lowest if asked is None else min(lowest, asked),
+                    step=step,
+                ),
                 gr.update(info=say("max_tokens.info", capacity=card.capacity)),
                 gr.update(
                     value=card.resident,

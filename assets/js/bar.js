@@ -10,7 +10,8 @@ function mountBar(element, props, watch) {
   const origin = make("p", {class: "origin quiet"});
   const spoken = make("p", {class: "sr", role: "status", "aria-live": "polite"});
   const header = make("header", {class: "topbar"}, title, tagline, chips);
-  element.replaceChildren(header, origin, recordedSwitch(), spoken);
+  const row = make("div", {class: "bar-row"}, recordedSwitch(), fileTools());
+  element.replaceChildren(header, origin, row, spoken);
   speak = (text) => put(spoken, text);
   const show = () => {
     page.card = JSON.parse(props.value);
@@ -66,8 +67,9 @@ function titleOf(policy) {
   return {policy, title: TEXT[`policy.${policy}`] || policy};
 }
 
-// Run was pressed, with the policies of both lanes: say so before the server has answered.
-function sent(policies) {
+// Run was pressed, with what was asked: say so before the server has answered.
+function sent(asked) {
+  rememberAsked(asked);
   if (!page.view) return;
   const view = {...page.view, run: "sent", phase: "sent", error: "", difference: null};
   delete view.recorded;
@@ -77,7 +79,7 @@ function sent(policies) {
   view.lanes = Object.fromEntries(LANES.map((lane) => [lane, {
     ...page.view.lanes[lane], from: 0, tokens: "", different: "", ended: false, prompt: [],
     prompt_kv: [], updates: [0, []],
-    caption: say(`caption.${lane}.waiting`), ...titleOf(policies[LANES.indexOf(lane)]),
+    caption: say(`caption.${lane}.waiting`), ...titleOf(asked[lane]),
   }]));
   view.legend = view.legend.map((entry) => ({...entry, count: 0}));
   showOrigin("live");

@@ -24,5 +24,5 @@ function replay(part, element) {
   mountParts(part, element, props, () => {});
 }
 
-window.River = {mount: mountParts, sent, replay, chartsOf};
+window.River = {mount: mountParts, files: mountFiles, sent, replay, chartsOf};
 window.dispatchEvent(new Event("river-script"));

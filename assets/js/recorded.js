@@ -4,6 +4,7 @@
 const origins = {shown: RECORDED.length ? "recorded" : "live", live: null, number: 0};
 const liveFollowers = [];
 let drawSwitch = () => {};
+let addRecorded = () => {};
 
 function followLive(update) {
   liveFollowers.push(update);
@@ -36,25 +37,35 @@ function showOrigin(name) {
 function recordedSwitch() {
   const buttons = ["recorded", "live"].map(originButton);
   const chooser = make("select", {class: "run-chooser", "aria-label": say("recorded.chooser")},
-    ...RECORDED.map((view, i) => make("option", {value: i}, view.recorded.title)));
+    ...RECORDED.map(runOption));
   const label = make("span", {class: "quiet recorded-label"});
   chooser.addEventListener("change", () => {
     origins.number = Number(chooser.value);
     showOrigin("recorded");
   });
+  addRecorded = (view) => {
+    origins.number = RECORDED.push(view) - 1;
+    chooser.append(runOption(view, origins.number));
+    showOrigin("recorded");
+  };
   drawSwitch = () => {
+    box.hidden = RECORDED.length === 0;
+    chooser.value = origins.number;
     const recorded = origins.shown === "recorded";
     buttons.forEach((button) =>
       button.setAttribute("aria-pressed", String(button.dataset.origin === origins.shown)));
     chooser.hidden = !recorded || RECORDED.length < 2;
     put(label, recorded ? RECORDED[origins.number].recorded.label : say("recorded.live"));
   };
-  drawSwitch();
   const group = make("div", {class: "origins", role: "group", "aria-label": say("recorded.switch")},
     ...buttons);
   const box = make("div", {class: "recorded-bar"}, group, chooser, label);
-  box.hidden = RECORDED.length === 0;
+  drawSwitch();
   return box;
+}
+
+function runOption(view, number) {
+  return make("option", {value: number}, view.recorded.title);
 }
 
 function originButton(name) {

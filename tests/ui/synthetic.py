@@ -12,10 +12,12 @@ from app.views.packing import pack_trace
 from app.views.run import Lane, ModelCard, Run
 from app.views.snapshot import append, card_view, snapshot
 from app.views.window import Window
-from river_core.errors import SettingsError
+from app.views.wording import say
+from river_core.errors import RiverError, SettingsError
 from river_core.records import CacheUpdate, PromptRecord, RunSummary, TokenRecord
 from tests.ui.made_studies import StubStudies
 from tests.ui.made_tasks import play_task
+from tests.ui.synthetic_records import lines_of
 
 LAYERS = 30
 TAU = 0.98
@@ -178,6 +180,7 @@ class StubSource:
         self.pause = pause
         self.live: list[Any] = []
         self.asked: dict[str, Any] = {}
+        self.kept: dict[str, str] = {}
         self.stopped = threading.Event()
         self.studies = StubStudies()
         self.shown: Run | None = None
@@ -227,6 +230,7 @@ class StubSource:
         self.studies.keep(run)
         run.phase = "stopped" if self.stopped.is_set() else "done"
         self.shown = run
+        self.kept[run.id] = lines_of(run, self.card, self.asked)
         yield snapshot(run, self.card)
 
     def _decode(
@@ -282,6 +286,12 @@ class StubSource:
     def compare(self, prompt: str, upper: str, lower: str, **settings: Any) -> dict[str, Any]:
         """Echo."""
         return {"text": prompt, "upper": upper, "lower": lower, **settings}
+
+    def lines(self, run_id: str) -> str:
+        """What was kept, or the runner's refusal."""
+        if run_id not in self.kept:
+            raise RiverError(say("error.no_record", kept=16))
+        return self.kept[run_id]
 
     def record(self, run_id: str, lane: str) -> dict[str, Any]:
         """Echo."""

@@ -86,10 +86,14 @@ _APP: Rows = (
         *("views/snapshot.py", "views/__init__.py"),
     ),
     (
-        *("card.py", "holder.py", "asked.py", "space.py", "decoding.py", "job.py", "recorded.py"),
+        *("card.py", "holder.py", "asked.py", "space.py", "decoding.py", "job.py"),
+        *("command.py", "recipe.py", "replay_check.py", "recorded.py"),
         *("task.py", "measuring.py", "safe.py", "desk.py", "studies.py", "runner.py"),
     ),
-    ("parts.py", "panel.py", "endpoints.py", "analysis.py", "ui.py", "theme.py", "export.py"),
+    (
+        *("parts.py", "panel.py", "endpoints.py", "analysis.py", "theme.py", "export.py"),
+        *("files.py", "ui.py"),
+    ),
 )
 APP_ROWS: Rows = (*(tuple(f"app/{name}" for name in row) for row in _APP), ("app.py",))
 
@@ -108,10 +112,10 @@ OWNERS = {
     ),
     "hqq": Owner(("river_core/quantize.py",)),
     "gradio": Owner(
-        (
-            *("app/panel.py", "app/endpoints.py", "app/analysis.py", "app/ui.py", "app/theme.py"),
-            "app.py",
+        tuple(
+            f"app/{name}.py" for name in ("panel", "endpoints", "analysis", "files", "ui", "theme")
         )
+        + ("app.py",)
     ),
     "plotly": Owner(("river_core/figures.py", "app/views/*.py"), lazy=("river_core/*.py",)),
     "pandas": Owner(

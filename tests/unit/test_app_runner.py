@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app import runner as runner_module
+from app.recorded import parse
 from app.runner import Runner
 from river_core.errors import ModelUnavailable, RiverError, SettingsError
 from tests.ui.synthetic import TAU
@@ -166,6 +167,10 @@ def test_records_are_kept_for_a_while(runner: Runner, monkeypatch: pytest.Monkey
     ids = [last(run(runner, "hello", 0.9, 2, "s"))["run"] for _ in range(3)]
     assert len(runner.record(ids[2], "upper")["tokens"]) == 2
     assert runner.record(ids[1], "lower")["text"] == " t0 t1"
+    upper, lower = parse(runner.lines(ids[2]), "kept")
+    assert upper.full_trace and upper.tokens == lower.tokens and lower.text == " t0 t1"
+    with pytest.raises(RiverError, match="No run"):
+        runner.lines(ids[0])
     with pytest.raises(RiverError, match="No run"):
         runner.record(ids[0], "upper")
     with pytest.raises(RiverError, match="lane"):
