@@ -15,7 +15,7 @@ from river_core.errors import RiverError
 
 from .analysis import StudySource, analysis
 from .endpoints import wire_api
-from .files import link_recipe, wire_recipe
+from .files import files_part, link_recipe, wire_recipe
 from .panel import Panel, settings_panel
 from .parts import part
 from .views.policies import policy_sentence
@@ -80,7 +80,7 @@ def build(source: Source) -> gr.Blocks:
             run = gr.Button(say("run"), variant="primary", elem_id="run", scale=0, min_width=88)
             stop = gr.Button(say("stop"), elem_id="stop", scale=0, min_width=88)
         gr.HTML(**part("alert"))
-        files = filespart(source)
+        files = files_part(source)
         gr.Examples(
             [[p] for p in prompts()],
             prompt,

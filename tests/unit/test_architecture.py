@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit import architecture as arch
+from tests.unit import architecture_rows as tree
 from tests.unit import budgets
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +38,10 @@ def declared() -> list[str]:
 
 
 CHECKS: dict[str, Callable[[], list[str]]] = {
-    "rows of river_core": lambda: arch.check_rows(under("river_core/"), arch.CORE_ROWS),
-    "rows of app": lambda: arch.check_rows(under("app"), arch.APP_ROWS),
+    "rows of river_core": lambda: arch.check_rows(under("river_core/"), tree.CORE_ROWS),
+    "rows of app": lambda: arch.check_rows(under("app"), tree.APP_ROWS),
     "boundary": lambda: arch.check_boundary(CODE),
-    "owners": lambda: arch.check_owners(CODE, arch.OWNERS),
+    "owners": lambda: arch.check_owners(CODE, tree.OWNERS),
     "declared libraries": lambda: arch.check_declared(CODE, declared()),
     "cycles": lambda: arch.check_cycles(CODE),
     "file lines": lambda: budgets.check_file_lines(OURS),
@@ -99,7 +100,7 @@ CHAIN = {"p/low.py": "x = 1\n", "p/mid.py": "from .low import x\n", "p/high.py":
 ROWS = (("p/low.py",), ("p/mid.py", "p/side.py", "p/back_*.py"), ("p/high.py",))
 LONG = "def f():\n" + "    x = 1\n" * 60
 USUAL = "".join(f"def f{i}():\n    return {i}\n" for i in range(8))
-OWN = {"lib": arch.Owner(("p/low.py", "p/lazy.py"), lazy=("p/lazy.py",))}
+OWN = {"lib": tree.Owner(("p/low.py", "p/lazy.py"), lazy=("p/lazy.py",))}
 
 
 def rows(files: arch.Files) -> list[str]:

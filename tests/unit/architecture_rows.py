@@ -1,0 +1,111 @@
+"""The tree's rows and who may import which library, as data (design.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Rows = tuple[tuple[str, ...], ...]
+
+# A file imports only from a lower row, or from a file named earlier in its own row. A pattern
+# stands for files that do not import each other (one back end each, one command each).
+_CORE: Rows = (
+    ("errors.py", "version.py", "cache_paths.py", "devices.py", "machine.py"),
+    ("settings.py", "records.py"),
+    ("cache.py", "sampling.py", "metrics.py", "saving.py", "text.py"),
+    (
+        "kernels/base.py",
+        "kernels/native_library.py",
+        "kernels/pages.py",
+        "kernels/*.py",
+        "kernels/micro.py",
+        "kernels/choose.py",
+        "kernels/__init__.py",
+    ),
+    ("layer.py", "block.py"),
+    (
+        *("shapes.py", "footprint.py"),
+        *(
+            *("group_fit.py", "second_order.py", "activation_aware.py"),
+            "quantize.py",
+            "weights.py",
+            "calibration_store.py",
+            "residency.py",
+            "model.py",
+        ),
+        *("plan.py", "random_model.py", "placement.py", "input_moments.py"),
+        *("mixed_bits.py", "sensitivity.py", "paper_table6.py"),
+    ),
+    (
+        *("tensor_names.py", "families.py", "checkpoint.py", "hub_folder.py"),
+        *("model_store.py", "folders.py"),
+        *("gguf_architectures.py", "gguf_reader.py", "gguf_metadata.py"),
+        *("gguf_tokenizers.py", "gguf_files.py"),
+        *("hub_files.py", "pip_wheels.py", "packaged.py", "sources.py"),
+        *("awq_checkpoint.py", "banks.py", "mixed_river.py"),
+        *("loading.py", "inventory.py"),
+        *("exits.py", "fills.py", "policies.py", "planning.py", "prompts.py"),
+    ),
+    (
+        *("execution/base.py", "execution/native.py", "execution/eager.py", "execution/fused.py"),
+        *("execution/split.py",),
+        *("execution/cuda_graphs.py", "execution/__init__.py"),
+    ),
+    ("control.py", "thresholds.py", "recorder.py", "trace.py", "passes.py", "decode.py"),
+    (
+        *("figures.py", "peers.py", "compare.py", "sweep.py", "calibrate.py", "bandwidth.py"),
+        *("kv_error.py", "safe_exits.py"),
+        *("bench_report.py", "bench.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),
+        *("resumable.py", "cells.py", "grid.py", "strategies.py", "cache_study.py"),
+        *("sandbox_child.py", "sandbox.py", "tasks/local.py", "tasks/__init__.py"),
+        *("eval_report.py", "harness.py", "paper_tables.py", "paper_table4.py", "eval_parts.py"),
+        *("back_end_speed.py", "back_ends.py"),
+    ),
+    (
+        *("cli_terminal.py", "cli_run.py", "cli_study.py", "cli_*.py"),
+        *("__init__.py", "__main__.py"),
+    ),
+)
+CORE_ROWS: Rows = tuple(tuple(f"river_core/{name}" for name in row) for row in _CORE)
+_APP: Rows = (
+    (
+        *("__init__.py", "views/*.py", "views/policies.py", "views/run.py", "views/readouts.py"),
+        *("views/preview.py", "views/charts.py", "views/ledger.py", "views/sentences.py"),
+        *("views/saved.py", "views/comparison.py", "views/measured.py"),
+        *("views/snapshot.py", "views/__init__.py"),
+    ),
+    (
+        *("card.py", "holder.py", "asked.py", "space.py", "decoding.py", "job.py"),
+        *("command.py", "recipe.py", "replay_check.py", "recorded.py"),
+        *("task.py", "measuring.py", "safe.py", "desk.py", "studies.py", "runner.py"),
+    ),
+    (
+        *("parts.py", "panel.py", "endpoints.py", "analysis.py", "theme.py", "export.py"),
+        *("files.py", "ui.py"),
+    ),
+)
+APP_ROWS: Rows = (*(tuple(f"app/{name}" for name in row) for row in _APP), ("app.py",))
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who may import a library, and where only inside a function (`lazy`)."""
+
+    files: tuple[str, ...]
+    lazy: tuple[str, ...] = ()
+
+
+_LAYOUT = ("panel", "endpoints", "analysis", "files", "ui", "theme")
+OWNERS = {
+    "transformers": Owner(
+        ("river_core/families.py", "river_core/hub_folder.py", "river_core/peers.py")
+    ),
+    "hqq": Owner(("river_core/quantize.py",)),
+    "gradio": Owner((*(f"app/{name}.py" for name in _LAYOUT), "app.py")),
+    "plotly": Owner(("river_core/figures.py", "app/views/*.py"), lazy=("river_core/*.py",)),
+    "pandas": Owner(
+        ("river_core/records.py", "river_core/sweep.py", "river_core/figures.py"),
+        lazy=("river_core/*.py",),
+    ),
+    "torch": Owner(("river_core/*.py", "app/runner.py")),
+    "lm_eval": Owner(("river_core/harness.py",)),
+}
