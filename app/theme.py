@@ -17,7 +17,7 @@ from .views.wording import ASSETS, dictionary
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SF Mono", "Consolas", "DejaVu Sans Mono", "monospace")
-STYLES = ("base", "controls", "lanes", "panels", "maps", "readouts")
+STYLES = ("base", "controls", "lanes", "panels", "maps", "readouts", "lesson")
 SCRIPTS = (
     "dom",
     "store",
@@ -38,7 +38,13 @@ SCRIPTS = (
     "readouts",
     "table",
     "recorded",
+    "spotlight",
+    "guess",
+    "syllabus",
+    "blackboard",
+    "lesson",
     "bar",
+    "slider",
     "mount",
 )
 

@@ -10,7 +10,8 @@ function mountBar(element, props, watch) {
   const origin = make("p", {class: "origin quiet"});
   const spoken = make("p", {class: "sr", role: "status", "aria-live": "polite"});
   const header = make("header", {class: "topbar"}, title, tagline, chips);
-  element.replaceChildren(header, origin, recordedSwitch(), spoken);
+  header.insertBefore(lessonButton(), chips);
+  element.replaceChildren(header, origin, recordedSwitch(), spoken, ...lessonPanel());
   speak = (text) => put(spoken, text);
   const show = () => {
     page.card = JSON.parse(props.value);

@@ -12,11 +12,13 @@ function mountParts(part, element, props, watch) {
     read();
     watch("value", read);
   }
+  lessonFromLink();
 }
 
 // A page without a server: recorded runs only.
 function replay(part, element) {
   page.card = RECORDED[0].card;
+  if (part === "estimate") element.prepend(plainSlider());
   const props = {value: JSON.stringify(part === "bar" ? page.card : RECORDED[0])};
   mountParts(part, element, props, () => {});
 }
