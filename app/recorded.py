@@ -48,9 +48,7 @@ SHIPPED = {
     "1-rain": Recipe(0, RIVER, BACKBONE),
     "2-sky": Recipe(1, RIVER, BACKBONE),
     "3-lighthouse": Recipe(2, RIVER, BACKBONE),
-    "4-holes": Recipe(
-        0, RIVER | ONLY_THE_CACHE, {"policy": "kv-mask"} | ONLY_THE_CACHE, tokens=48
-    ),
+    "4-holes": Recipe(0, RIVER | ONLY_THE_CACHE, {"policy": "kv-mask"} | ONLY_THE_CACHE, tokens=48),
 }
 
 
