@@ -26,7 +26,7 @@ from .views.wording import ASSETS, prompts, say
 
 RUNS = ASSETS / "runs"
 MODEL = "smollm2-135m-packaged"
-ROUNDS = 3  # of which the fastest is kept: other work on a machine only slows
+ROUNDS = 5  # of which the fastest is kept: other work on a machine only slows
 LARGEST = 8 * 2**20  # bytes of a file
 MOST_LAYERS, MOST_TOKENS = 512, 8192
 REASONS = ("eos", "stop", "length", "cancelled")

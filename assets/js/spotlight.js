@@ -6,6 +6,11 @@ const spotlight = {ring: null, find: null, on: null, drawn: "", frame: 0};
 
 function spotlightRing() {
   spotlight.ring = make("div", {class: "spotlight", "aria-hidden": "true", hidden: ""});
+  let width = window.innerWidth; // a phone's own bars change the height while one scrolls
+  window.addEventListener("resize", () => {
+    if (width !== window.innerWidth) spotlight.on = null;
+    width = window.innerWidth;
+  });
   return spotlight.ring;
 }
 

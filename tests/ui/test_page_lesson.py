@@ -160,14 +160,13 @@ def test_the_spotlight_on_a_phone(open_page: OpenPage, served: Any) -> None:
         page.click(".lesson-foot button:text-is('Skip')")
         lit_by_the_ring(page, selector)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert serious(page) == []
     by_mouse(page, 7)
     lit_by_the_ring(page, ".tile-saved")
-    assert serious(page) == []
 
 
 def test_the_ring_follows_a_new_layout(open_page: OpenPage, served: Any) -> None:
-    page = open_page(served[0], forced_colors="active", **CALM)
-    page.goto(f"{served[0]}?lesson=2")
+    page = open_page(f"{served[0]}?lesson=2", forced_colors="active", **CALM)
     lit_by_the_ring(page, ".panel-trace")
     page.set_viewport_size({"width": 1000, "height": 800})
     lit_by_the_ring(page, ".panel-trace")
@@ -233,7 +232,8 @@ def shown(page: Page) -> list[Any]:
         """() => [document.querySelector('[data-origin=live]').ariaPressed,
         document.querySelector('.lane-upper').innerText,
         document.querySelector('.run-chooser').value,
-        [...document.querySelectorAll('.tok.selected, .tok.pinned')].map((c) => c.className),
+        [...document.querySelectorAll('.tok.selected, .tok.pinned')].map((c) =>
+          [c.dataset.index, ...[...c.classList].sort()].join(' ')),
         [...document.querySelectorAll('.entry')].map((e) => e.ariaPressed),
         document.querySelector('#threshold input[type=range]').value]"""
     )
