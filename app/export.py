@@ -15,17 +15,18 @@ from typing import Any
 
 from river_core.errors import RiverError
 
-from .recorded import read, saved, shipped, shipped_lines, view
+from .recorded import read, saved, view
+from .shipped import shipped, shipped_lines
 from .theme import inline, script, style
 from .views.wording import say
 
 DATA = "const RECORDED = JSON.parse(document.getElementById('river-data').textContent);"
-PARTS = ("bar", "lanes", "details")
+PARTS = ("bar", "lanes", "estimate", "details")
 BOOT = """
 const dark = matchMedia('(prefers-color-scheme: dark)').matches;
 document.documentElement.classList.toggle('dark', dark);
-for (const name of ['bar', 'lanes', 'details']) {
-  window.River.replay(name, document.getElementById('rv-' + name));
+for (const {dataset, parentNode} of document.querySelectorAll('[data-part]')) {
+  window.River.replay(dataset.part, parentNode);
 }
 """
 PLAIN = """
@@ -34,6 +35,7 @@ body { margin: 0; background: var(--paper); color: var(--ink); font-family: var(
 main { max-width: 1240px; margin: 0 auto; padding: 18px clamp(14px, 3vw, 24px) 28px; }
 main { box-sizing: border-box; display: grid; grid-template-columns: minmax(0, 1fr); gap: 14px; }
 .chips, .origins { display: none; }
+#threshold input { width: min(420px, 100%); display: block; }
 """
 
 

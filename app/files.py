@@ -16,7 +16,8 @@ from river_core.errors import RiverError
 
 from .export import page as replay_page
 from .recipe import Recipe, read_recipe
-from .recorded import LARGEST, parse, shipped_lines, view
+from .recorded import LARGEST, parse, view
+from .shipped import shipped_lines
 from .views.run import ModelCard
 from .views.snapshot import pack
 from .views.wording import say

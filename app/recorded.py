@@ -2,7 +2,6 @@
 
 A file holds River's record and, after it, the backbone's, each as JSON Lines (records.md). It may
 come from anywhere: size, schema and types are checked before anything is drawn.
-`python -m app.recorded` decodes the shipped ones again.
 """
 
 from __future__ import annotations
@@ -11,38 +10,22 @@ import re
 from pathlib import Path
 from typing import Any
 
-import river_core
-from river_core.errors import RecordError
+from river_core.errors import RecordError, SettingsError
 from river_core.records import RunRecord
+from river_core.settings import QuantSpec
 
 from .command import command, typed_prompt
 from .recipe import recipe_of
 from .replay_check import check_records
 from .views.packing import pack_trace
+from .views.policies import policy_name
 from .views.run import LANES, Lane, ModelCard, Run
 from .views.snapshot import append, snapshot
-from .views.wording import ASSETS, prompts, say
+from .views.wording import say
 
-RUNS = ASSETS / "runs"
-MODEL = "smollm2-135m-packaged"
-SHIPPED = {"1-rain": 0, "2-sky": 1, "3-lighthouse": 2}  # file -> example prompt
 LARGEST = 8 * 2**20  # bytes of a file
 LONGEST_NAME, LONGEST_REASON = 80, 300  # characters of each that a sentence repeats
 _BROKEN = (RecursionError, OverflowError, TypeError, ValueError, LookupError, AttributeError)
-
-
-def shipped() -> list[dict[str, Any]]:
-    """The views of the runs in `assets/runs`, in order of their names."""
-    titles = {name: prompts()[number] for name, number in SHIPPED.items()}
-    return [
-        view(read(path), path.stem, title := titles.get(path.stem, ""), title or None)
-        for path in sorted(RUNS.glob("*.jsonl"))
-    ]
-
-
-def shipped_lines() -> list[str]:
-    """The texts of their files, in the same order."""
-    return [path.read_text(encoding="utf-8") for path in sorted(RUNS.glob("*.jsonl"))]
 
 
 def read(path: str | Path) -> list[RunRecord]:
@@ -110,9 +93,14 @@ def view(
     card = ModelCard(
         "ready", say("recorded.card"), header.model, header.origin, header.device, header.num_layers
     )
-    label = say("recorded.label", model=header.model, device=header.device)
+    facts = {
+        "title": title or name,
+        "label": say("recorded.label", model=header.model, device=header.device),
+        "settings": "; ".join(map(_asked, records)),
+        "bits": _bits(str(header.quantisation)),
+    }
     return snapshot(recorded_run(records, name), card) | {
-        "recorded": {"title": title or name, "label": label},
+        "recorded": facts,
         "files": _files(records, prompt or typed_prompt(records[0].prompt), name),
     }
 
@@ -134,16 +122,21 @@ def _slug(text: str) -> str:
     return "-".join(re.findall("[a-z0-9]+", text.lower())[:5])[:40]
 
 
-def make(folder: Path = RUNS, tokens: int = 90) -> None:
-    """Decode the shipped runs with the packaged model and write them to `folder`."""
-    model = river_core.load(MODEL, device="cpu")
-    for name, number in SHIPPED.items():
-        records = []
-        for policy in ("river", "backbone"):
-            settings: dict[str, Any] = {"policy": policy, "max_new_tokens": tokens}
-            record = river_core.generate(model, prompts()[number], full_trace=True, **settings)
-            records.append(record)
-        (folder / f"{name}.jsonl").write_text(saved(records), encoding="utf-8", newline="\n")
+def _asked(record: RunRecord) -> str:
+    """A lane's settings, as far as a reader may want them."""
+    asked = {name: str(value) for name, value in record.header.settings.items()}
+    names = ("policy", "threshold", "head", "prefill")
+    known = {name: asked.get(name, "-") for name in names}
+    return say("recorded.lane", **known | {"policy": policy_name(known["policy"])})
+
+
+def _bits(river: str) -> str:
+    """Bits of a code of the river, from its label; a label of another kind as it is."""
+    try:
+        spec = QuantSpec.parse(river)
+    except SettingsError:
+        return river
+    return f"{spec.budget or spec.bits:g}"
 
 
 def _fill(lane: Lane, record: RunRecord) -> None:
@@ -155,7 +148,3 @@ def _fill(lane: Lane, record: RunRecord) -> None:
     lane.updates = list(record.updates)
     if lane.name == "upper":
         lane.trace = [pack_trace(values) for values in record.full_trace or ()]
-
-
-if __name__ == "__main__":
-    make()

@@ -19,7 +19,8 @@ from river_core.errors import RiverError
 from river_core.records import RunRecord
 from river_core.settings import check_threshold
 
-from .recorded import RUNS, SHIPPED, read
+from .recorded import read
+from .shipped import RUNS, SHIPPED
 from .views.ledger import ledger
 from .views.policies import policy_name
 from .views.run import LANES

@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from .recorded import shipped
+from .shipped import shipped
 from .views import colour
 from .views.snapshot import FIELDS
 from .views.wording import ASSETS, dictionary
@@ -25,6 +25,7 @@ STYLES = (
     "panels",
     "maps",
     "readouts",
+    "lesson",
     "files",
     "comparison",
     "race",
@@ -60,12 +61,18 @@ SCRIPTS = (
     "readouts",
     "table",
     "recorded",
+    "spotlight",
+    "guess",
+    "syllabus",
+    "blackboard",
+    "lesson",
     "csvtable",
     "svgriver",
     "share",
     "exporting",
     "replayfile",
     "bar",
+    "slider",
     "ledgerbars",
     "ledger",
     "charts",

@@ -11,7 +11,8 @@ function mountBar(element, props, watch) {
   const spoken = make("p", {class: "sr", role: "status", "aria-live": "polite"});
   const header = make("header", {class: "topbar"}, title, tagline, chips);
   const row = make("div", {class: "bar-row"}, recordedSwitch(), fileTools());
-  element.replaceChildren(header, origin, row, spoken);
+  header.insertBefore(lessonButton(), chips);
+  element.replaceChildren(header, origin, row, spoken, ...lessonPanel());
   speak = (text) => put(spoken, text);
   const show = () => {
     page.card = JSON.parse(props.value);

@@ -15,11 +15,13 @@ function mountParts(part, element, props, watch, trigger) {
     read();
     watch("value", read);
   }
+  lessonFromLink();
 }
 
 // A page without a server: recorded runs only.
 function replay(part, element) {
   page.card = RECORDED[0].card;
+  if (part === "estimate") element.prepend(plainSlider());
   const props = {value: JSON.stringify(part === "bar" ? page.card : RECORDED[0])};
   mountParts(part, element, props, () => {});
 }

@@ -54,6 +54,7 @@ function recordedSwitch() {
     const recorded = origins.shown === "recorded";
     buttons.forEach((button) =>
       button.setAttribute("aria-pressed", String(button.dataset.origin === origins.shown)));
+    chooser.value = String(origins.number);
     chooser.hidden = !recorded || RECORDED.length < 2;
     put(label, recorded ? RECORDED[origins.number].recorded.label : say("recorded.live"));
   };

@@ -17,7 +17,8 @@ from xml.etree import ElementTree
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from app.recorded import RUNS, parse, saved, view
+from app.recorded import parse, saved, view
+from app.shipped import RUNS
 from river_core.records import RunRecord
 from tests.ui.conftest import Watch
 from tests.ui.driving import run_to_end

@@ -10,7 +10,7 @@ from typing import Any
 from playwright.sync_api import Browser, Page, expect
 
 from app import export
-from app.recorded import RUNS
+from app.shipped import RUNS
 from tests.ui.conftest import Watch
 from tests.ui.driving import run_to_end
 

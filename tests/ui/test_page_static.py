@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from app import export
-from app.recorded import RUNS
+from app.shipped import RUNS
 from tests.ui.conftest import Watch
 from tests.ui.file_driving import EXPORT, cells, copied, exported, opened
 

@@ -75,7 +75,7 @@ _APP: Rows = (
     ),
     (
         *("card.py", "holder.py", "asked.py", "space.py", "decoding.py", "job.py"),
-        *("command.py", "recipe.py", "replay_check.py", "recorded.py"),
+        *("command.py", "recipe.py", "replay_check.py", "recorded.py", "shipped.py"),
         *("task.py", "measuring.py", "safe.py", "desk.py", "studies.py", "runner.py"),
     ),
     (

@@ -14,7 +14,8 @@ import pytest
 
 from app.command import command, quote, typed_prompt
 from app.recipe import LONGEST_PROMPT, read_recipe, recipe_of
-from app.recorded import RUNS, read
+from app.recorded import read
+from app.shipped import RUNS
 from river_core.__main__ import parser
 from river_core.records import PromptRecord, RunRecord
 from tests.unit.made_records import run

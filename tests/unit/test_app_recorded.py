@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from app import export
-from app.recorded import LARGEST, RUNS, parse, read, recorded_run, shipped, view
+from app.recorded import LARGEST, parse, read, recorded_run, view
+from app.shipped import RUNS, SHIPPED, shipped
 from app.views.run import ModelCard, Run
 from app.views.snapshot import append, snapshot
 from river_core.errors import RecordError
@@ -24,8 +25,9 @@ def test_the_shipped_runs_hold_both_lanes_and_every_layer() -> None:
     assert len(shipped()) >= 2
     for path in RUNS.glob("*.jsonl"):
         assert path.stat().st_size < 300_000
-        for record, policy in zip(read(path), ("river", "backbone"), strict=True):
-            assert record.header.settings["policy"] == policy
+        recipe = SHIPPED[path.stem]
+        for record, settings in zip(read(path), (recipe.upper, recipe.lower), strict=True):
+            assert settings.items() <= record.header.settings.items()
             assert record.full_trace and {len(row) for row in record.full_trace} == {30}
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.recorded import RUNS, read
+from app.recorded import read
+from app.shipped import RUNS
 from app.views import charts, colour
 from app.views.charts import Chart
 from river_core.errors import RecordError
