@@ -16,7 +16,8 @@ function mountEstimate(element) {
   drawEstimate = () => {
     put(sentence, estimateSentence());
     restore.hidden = !estimate.exits;
-    once(chart, [page.run, estimate.traces.length, estimate.threshold], estimateChart);
+    const {min, max} = thresholdSlider() || {};
+    once(chart, [page.run, estimate.traces.length, estimate.threshold, min, max], estimateChart);
   };
   restore.addEventListener("click", () => tryThreshold(null));
   document.addEventListener("input", (event) => {
@@ -24,11 +25,25 @@ function mountEstimate(element) {
       tryThreshold(Number(event.target.value));
     }
   });
+  watchSlider();
   follow((view, fresh) => {
     if (fresh) forgetEstimate();
     if (view.preview && estimate.run !== page.run) readPreview(view.preview);
     drawEstimate();
   });
+}
+
+function thresholdSlider() {
+  return document.querySelector("#threshold input[type=range]");
+}
+
+// Its ends change when the model is ready, and it may be made after this part.
+function watchSlider() {
+  const box = document.querySelector("#threshold");
+  if (!box) return setTimeout(watchSlider, 200);
+  const options = {subtree: true, childList: true, attributeFilter: ["min", "max"]};
+  new MutationObserver(() => page.view && drawEstimate()).observe(box, options);
+  if (page.view) drawEstimate();
 }
 
 function forgetEstimate() {
@@ -117,7 +132,7 @@ function estimateSentence() {
 }
 
 function estimateChart() {
-  const slider = document.querySelector("#threshold input[type=range]");
+  const slider = thresholdSlider();
   if (!page.view.preview || !slider) return [];
   const [low, high] = [Number(slider.min), Number(slider.max)];
   const {width, height, edge} = CHART;
