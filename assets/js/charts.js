@@ -15,7 +15,7 @@ function mountChart(element, props, watch) {
     if (!props.value) return;
     const {name, caption, table} = JSON.parse(props.value);
     const save = make("button", {type: "button", class: "link-button"}, say("charts.csv"));
-    save.addEventListener("click", () => saveText(`river-${name}.csv`, csvOf(table)));
+    save.addEventListener("click", () => saveText(`river-${name}.csv`, chartCsv(table)));
     element.replaceChildren(make("div", {class: "chart-note"}, make("p", {}, caption), save));
     const plot = document.getElementById(`chart-${name}`);
     if (plot) fill(plot, {role: "group", "aria-label": say(`charts.${name}.title`)}, []);
@@ -25,7 +25,7 @@ function mountChart(element, props, watch) {
 }
 
 // RFC 4180; a cell that a spreadsheet would take for a formula cannot arise from numbers and names.
-function csvOf(table) {
+function chartCsv(table) {
   const cell = (value) => {
     const text = value === null ? "" : String(value);
     return /[",\r\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;

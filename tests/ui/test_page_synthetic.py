@@ -147,7 +147,7 @@ def test_trace_and_column_of_a_token(open_page: OpenPage, served: Any) -> None:
     assert heights == sorted(heights, reverse=True), "layer 1 is at the bottom"
     page.locator(".lane-upper .tok.never").first.focus()
     expect(page.locator(".panel-trace")).to_contain_text("never left")
-    expect(page.locator(".choice tr")).to_have_count(5)
+    expect(page.locator(".panel-choice .choice tr")).to_have_count(5)
 
 
 def test_every_kv_source_has_its_own_look(open_page: OpenPage, served: Any) -> None:
