@@ -57,7 +57,7 @@ function closeLesson() {
   shineOff();
   unveil();
   dockLesson();
-  lessonLink(null);
+  linkToStep(null);
   if (onLessonRun()) restorePage(lesson.before);
   lesson.button.focus();
 }
@@ -73,7 +73,7 @@ function showStep(number) {
   beginStep(step);
   lesson.beginning = false;
   writeStep(number, step);
-  lessonLink(number);
+  linkToStep(number);
   shineOn(step.lit);
   followLesson();
   lesson.parts.title.focus({preventScroll: true});
@@ -181,7 +181,7 @@ function lessonLink(number) {
   return link.href;
 }
 
-function lessonLink(number) {
+function linkToStep(number) {
   try {
     history.replaceState(history.state, "", lessonLink(number));
   } catch (error) {
