@@ -29,7 +29,10 @@ DEFAULTS: dict[str, Any] = {
     "prefill": "",
     "temperature": 0.0,
     "seed": 0,
+    "profile": False,
 }
+
+COMMON = ("threshold", "max_new_tokens", "temperature", "seed", "profile")
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Ask:
 def ask(values: Mapping[str, Any]) -> Ask:
     """From the page's values by the names of `DEFAULTS`. Raises SettingsError."""
     chosen = {**DEFAULTS, **values}
-    common = {name: chosen[name] for name in ("threshold", "max_new_tokens", "temperature", "seed")}
+    common = {name: chosen[name] for name in COMMON}
     special = {name: chosen[name] for name in ("exit", "head", "prefill") if chosen[name]}
     lanes, used = {}, set()
     for lane in LANES:

@@ -18,7 +18,7 @@ from river_core.errors import RiverError
 from .recorded import read, saved, view
 from .shipped import shipped, shipped_lines
 from .theme import inline, script, style
-from .views.wording import say
+from .views.wording import language, say
 
 DATA = "const RECORDED = JSON.parse(document.getElementById('river-data').textContent);"
 PARTS = ("bar", "lanes", "estimate", "details")
@@ -52,7 +52,7 @@ def page(runs: list[dict[str, Any]], lines: list[str]) -> str:
         f'<div id="rv-{name}"><div class="rv" data-part="{name}"></div></div>' for name in PARTS
     )
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<!doctype html>\n<html lang="{language()}"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{say('title')}</title>\n<style>{style()}{PLAIN}</style></head>\n"

@@ -72,6 +72,13 @@ def settings_panel() -> Panel:
                 min_width=150,
                 elem_id="seed",
             )
+            named["profile"] = gr.Checkbox(
+                DEFAULTS["profile"],
+                label=say("settings.profile"),
+                info=say("settings.profile.info"),
+                min_width=180,
+                elem_id="profile",
+            )
             resident = gr.Number(
                 None,
                 label=say("settings.resident"),

@@ -13,7 +13,7 @@ import gradio as gr
 from .shipped import shipped
 from .views import colour
 from .views.snapshot import FIELDS
-from .views.wording import ASSETS, dictionary
+from .views.wording import ASSETS, dictionary, language
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SF Mono", "Consolas", "DejaVu Sans Mono", "monospace")
@@ -100,7 +100,8 @@ def script(recorded: str) -> str:
     """The page's script; `recorded` is the line that defines the recorded runs."""
     files = [(ASSETS / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     values = f"const TEXT = {inline(dictionary())};\nconst FIELDS = {inline(FIELDS)};"
-    body = "\n".join(['"use strict";', values, recorded, *files])
+    spoken = f"document.documentElement.lang = {inline(language())};"
+    body = "\n".join(['"use strict";', spoken, values, recorded, *files])
     return f"(() => {{\n{body}\n}})();"
 
 

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +10,9 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from playwright.sync_api import Page, expect
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.ui.driving import LOADED_WITHIN, app_at, finish, start
+
 MODEL = "smollm2-135m-packaged"
-LOADED_WITHIN = 280_000  # milliseconds: a cold machine downloads and quantises first
 OpenPage = Callable[..., Page]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -28,32 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`python app.py`, from the moment it answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("app") / "log.txt"
-    command = [sys.executable, "app.py", "--model", MODEL, "--port", str(port)]
-    with log.open("w") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-    url = f"http://127.0.0.1:{port}/"
-    try:
-        wait_for(url, process, log)
+    with app_at(MODEL, tmp_path_factory.mktemp("app")) as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
-    assert "Traceback" not in log.read_text()
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(240):
-        assert process.poll() is None, log.read_text()
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except (urllib.error.URLError, TimeoutError):
-            time.sleep(0.5)
-    raise AssertionError(f"no page within two minutes: {log.read_text()}")
 
 
 @pytest.fixture
@@ -62,16 +31,6 @@ def page(open_page: OpenPage, served: str) -> Page:
     opened = open_page(served)
     opened.wait_for_function("document.body.dataset.phase === 'ready'", timeout=LOADED_WITHIN)
     return opened
-
-
-def start(page: Page, prompt: str, tokens: int) -> None:
-    page.fill("#prompt textarea", prompt)
-    page.fill("#max-tokens input", str(tokens))
-    page.click("#run")
-
-
-def finish(page: Page, phase: str = "done") -> None:
-    page.wait_for_function(f"document.body.dataset.phase === '{phase}'", timeout=120_000)
 
 
 def count(page: Page, lane: str) -> int:

@@ -46,6 +46,7 @@ def test_any_two_policies_take_the_settings_that_they_can_use(
         ({"upper": "nothing"}, "unknown policy 'nothing'"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": None}, "seed is None"),
+        ({"profile": "yes"}, "profile is 'yes'"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
     ],
 )
