@@ -37,7 +37,8 @@ def _river(quant: QuantSpec) -> str:
     if quant.bits == 16:
         return say("bar.river_whole")
     named = quant.method.upper()
-    method = named if quant.checkpoint is None else f"{named} checkpoint {quant.checkpoint}"
+    _, _, checkpoint = quant.shown.partition(":")
+    method = f"{named} checkpoint {checkpoint}" if checkpoint else named
     bits = quant.bits if quant.budget is None else quant.budget
     names = {"method": method, "bits": bits, "group": quant.group_size}
     return say("bar.river_coded", **names)

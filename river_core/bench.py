@@ -275,7 +275,7 @@ def header(model: RiverModel, prompt_tokens: int, peer: HFGenerate | None) -> di
         "model": info.name,
         "origin": info.origin,
         "num_layers": model.num_layers,
-        "quantisation": info.quant.label,
+        "quantisation": info.quant.shown,
         "dtype": str(model.embedding.dtype).removeprefix("torch."),
         "peer": None if peer is None else f"{peer.name}, {peer.dtype}".replace("torch.", ""),
         "device": str(model.device),

@@ -246,7 +246,7 @@ def describe(scorer: Scorer) -> dict[str, Any]:
         "revision": info.revision,
         "num_layers": model.num_layers,
         "dtype": str(model.cache.k.dtype).removeprefix("torch."),
-        "quantisation": info.quant.label,
+        "quantisation": info.quant.shown,
         "kernels": dict(info.kernels),
         "settings": {k: v for k, v in scorer.settings.items() if v not in (None, {})},
         "scoring": scorer.scoring,

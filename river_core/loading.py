@@ -102,7 +102,7 @@ class _Loader:
         if spec.checkpoint is None:
             return None
         found = resolve(spec.checkpoint, progress=progress)
-        self.notes.append(f"the river is the AWQ checkpoint {spec.checkpoint}, {found.origin}.")
+        self.notes.append(f"the river is an AWQ checkpoint, {spec.shown}, {found.origin}.")
         return AwqCheckpoint.open(spec.checkpoint, found.folder, self.checkpoint, spec)
 
     def _note_options(self) -> None:

@@ -78,7 +78,7 @@ class Recorder:
             revision=info.revision,
             num_layers=self.model.num_layers,
             entry_layer=info.entry_layer,
-            quantisation=info.quant.label,
+            quantisation=info.quant.shown,
             device=str(self.model.device),
             settings=settings,
             seed=self.settings.seed,

@@ -96,7 +96,7 @@ def replay(model: RiverModel, run: RunRecord) -> None:
     Raises RecordError where the model differs or the KV sources come out differently.
     """
     info, header = model.info, run.header
-    ours = (info.name, model.num_layers, info.entry_layer, info.quant.label)
+    ours = (info.name, model.num_layers, info.entry_layer, info.quant.shown)
     theirs = (header.model, header.num_layers, header.entry_layer, header.quantisation)
     if ours != theirs or not run.tokens:
         raise RecordError(f"a run of {theirs} with {len(run.tokens)} tokens is not one of {ours}.")

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import PureWindowsPath
 from typing import Any
 
 from .errors import SettingsError
@@ -171,6 +172,14 @@ class QuantSpec:
         bits = self.bits if self.budget is None else self.budget
         coded = f"{self.method}-{bits}bit-g{self.group_size}"
         return coded if self.checkpoint is None else f"{coded}:{self.checkpoint}"
+
+    @property
+    def shown(self) -> str:
+        """The label for records and pages: of a checkpoint in a folder only the folder's name."""
+        coded, _, name = self.label.partition(":")
+        if not name or re.fullmatch(r"[\w.-]+/[\w.-]+", name):  # a hub id, owner/name
+            return self.label
+        return f"{coded}:{PureWindowsPath(name).name}"  # it splits at either slash
 
     @property
     def stem(self) -> str:

@@ -130,7 +130,8 @@ def test_the_river_is_named(llama):
     name = str(llama.awq.folder)
     assert model.info.quant.label == f"awq-4bit-g128:{name}"
     assert QuantSpec.parse(model.info.quant.label) == QuantSpec.parse(f"awq:{name}")
-    assert any(f"AWQ checkpoint {name}" in note for note in model.info.notes)
+    assert model.info.quant.shown == f"awq-4bit-g128:{llama.awq.folder.name}"
+    assert any(model.info.quant.shown in note for note in model.info.notes)
     other = QuantSpec(4, 128, "awq", {"checkpoint": "other/model"})
     stems = {model.info.quant.stem, other.stem, QuantSpec(4, 128, "awq").stem}
     assert len(stems) == 3 and not any("/" in stem or ":" in stem for stem in stems)

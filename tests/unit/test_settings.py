@@ -157,3 +157,19 @@ def test_a_label_is_read_back(spec: QuantSpec) -> None:
 def test_other_labels_are_refused(label: str) -> None:
     with pytest.raises(SettingsError, match=r"use|choose"):
         QuantSpec.parse(label)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("owner/model-AWQ", "owner/model-AWQ"),
+        ("/home/somebody/models/mine", "mine"),
+        ("C:\\Users\\somebody\\mine", "mine"),
+        ("../mine/", "mine"),
+        ("mine", "mine"),
+    ],
+)
+def test_what_is_shown_of_a_checkpoint_tells_no_folders(name: str, shown: str) -> None:
+    spec = QuantSpec.parse(f"awq:{name}")
+    assert spec.shown == f"awq-4bit-g128:{shown}"
+    assert QuantSpec().shown == "hqq-4bit-g64"
