@@ -67,7 +67,7 @@ def by_mouse(page: Page, step: int) -> None:
         page.locator(".lane-lower .tok").nth(4).click()
     elif step == 2:
         for _ in range(3):
-            page.get_by_role("button", name="Next token").click()
+            page.locator(".lesson").get_by_role("button", name="Next token").click()
     elif step in (3, 4):
         reveal(page, "12")
     elif step == 5:

@@ -43,7 +43,7 @@ def test_the_first_difference_stands_with_both_opinions(open_page: OpenPage, ser
     expect(section.locator(".compare-side h3")).to_have_text(
         ["River chose ·up", "Backbone chose ·by"]
     )
-    expect(section.locator(".panel-choice .choice tr")).to_have_count(10)
+    expect(section.locator(".choice tr")).to_have_count(10)
     expect(section.locator(".alt-chosen .whose")).to_have_text(["chosen here", "chosen here"])
     expect(section).to_contain_text("tokens are not compared further")
     section.locator(".compare-show").click()
