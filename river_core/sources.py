@@ -206,11 +206,11 @@ def _folder(name: str, path: Path) -> Source:
             "with config.json, tokenizer files and safetensors."
         )
     folder = path.resolve()
-    return Source(name, folder, f"folder {folder}")
+    return Source(folder.name, folder, f"folder {folder.name}")  # records tell no paths
 
 
 def _gguf(name: str, path: Path, progress: Progress | None) -> Source:
     if path.is_dir():
         raise ModelUnavailable(f"{name} is a folder; give the path of one .gguf file in it.")
     folder, facts = gguf_files.convert_cached(path, progress)
-    return Source(name, folder, f"GGUF file {path.name}, stored as {facts['stored']}")
+    return Source(path.name, folder, f"GGUF file {path.name}, stored as {facts['stored']}")

@@ -111,6 +111,7 @@ def test_an_action_touches_few_cells(long_page: Page) -> None:
         assert 0 < long_page.evaluate(TOUCHED, action) <= PER_FRAME * CHUNK
         long_page.wait_for_timeout(200)
     long_page.evaluate(TOGGLE)
+    long_page.get_by_role("button", name="Show as measured").click()
 
 
 def test_unseen_cells_follow(long_page: Page) -> None:
@@ -125,6 +126,7 @@ def test_unseen_cells_follow(long_page: Page) -> None:
     long_page.wait_for_function(f"{shown} === {counts[0]}")
     long_page.locator(".legend .entry").first.click()
     long_page.wait_for_function(f"{shown} === {COUNT}")
+    long_page.get_by_role("button", name="Show as measured").click()
     long_page.wait_for_function(f"{never} !== {counts[-1]}")
 
 
@@ -141,6 +143,7 @@ def test_the_chart_of_thresholds_says_what_the_estimate_says(long_page: Page) ->
         mean = float(re.findall(r"after ([\d.]+) of", line)[0])
         height = float(bars.nth(number).get_attribute("height") or 0)
         assert abs(height * 30 / 42 - mean) < 0.06, number
+    long_page.get_by_role("button", name="Show as measured").click()
 
 
 def test_the_grid_stays_one_grid(long_page: Page) -> None:

@@ -105,7 +105,8 @@ def test_paths_that_do_not_exist(name: str) -> None:
 def test_a_folder_in_hub_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = _model_folder(tmp_path / "own" / "model")
     source = sources.resolve(str(folder))
-    assert (source.folder, source.origin) == (folder, f"folder {folder}")
+    assert (source.folder, source.origin) == (folder, f"folder {folder.name}")
+    assert source.name == folder.name  # a record that is shared does not tell where it lay
     assert source.revision is None and not source.packaged
     monkeypatch.chdir(tmp_path)
     assert sources.resolve("own/model").folder == folder  # a folder wins over a hub id
