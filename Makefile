@@ -33,13 +33,17 @@ run: $(MODEL)
 test: $(DEV) $(MODEL)
 	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile tests/unit tests/tiny $(PYTEST_ARGS) \
 	  || [ $$? -eq 5 ]
-	@$(PY) -m pytest tests/real tests/ui tests/gpu $(UI_ARGS) $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	@$(PY) -m pytest tests/real tests/gpu $(WITH_A_MODEL) $(UI_ARGS) $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	@$(PY) -m pytest -n auto --maxprocesses 2 --dist loadfile tests/ui \
+	  $(addprefix --ignore=,$(WITH_A_MODEL)) $(UI_ARGS) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 # The slow properties in full: all prompts, all tokens.
 test-whole: $(DEV) $(MODEL)
 	@$(PY) -m pytest --whole tests/real/test_policies.py tests/real/test_real_model.py $(PYTEST_ARGS)
 
 # What transformers decides (configurations, oracles, names of weights), beside the installed one.
+WITH_A_MODEL := tests/ui/test_page_live.py tests/ui/test_page_walks.py
+
 OLDEST := build/oldest/transformers-5.17.0.dist-info
 FAMILIES := $(addprefix tests/,tiny/test_equals_transformers.py tiny/test_stored_and_wrapped.py \
   unit/test_families.py unit/test_hub_folder.py)

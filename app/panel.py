@@ -56,29 +56,7 @@ def settings_panel() -> Panel:
             named["head"] = _choice("head", HEADS)
             named["prefill"] = _choice("prefill", PREFILLS)
         with gr.Row():
-            named["temperature"] = gr.Number(
-                DEFAULTS["temperature"],
-                label=say("settings.temperature"),
-                info=say("settings.temperature.info"),
-                minimum=0,
-                step=0.1,
-                min_width=150,
-                elem_id="temperature",
-            )
-            named["seed"] = gr.Number(
-                DEFAULTS["seed"],
-                label=say("settings.seed"),
-                precision=0,
-                min_width=150,
-                elem_id="seed",
-            )
-            named["profile"] = gr.Checkbox(
-                DEFAULTS["profile"],
-                label=say("settings.profile"),
-                info=say("settings.profile.info"),
-                min_width=180,
-                elem_id="profile",
-            )
+            named |= _numbers()
             resident = gr.Number(
                 None,
                 label=say("settings.resident"),
@@ -102,3 +80,30 @@ def _choice(name: str, values: tuple[str, ...]) -> gr.Dropdown:
         min_width=180,
         elem_id=f"setting-{name}",
     )
+
+
+def _numbers() -> dict[str, Any]:
+    temperature = gr.Number(
+        DEFAULTS["temperature"],
+        label=say("settings.temperature"),
+        info=say("settings.temperature.info"),
+        minimum=0,
+        step=0.1,
+        min_width=150,
+        elem_id="temperature",
+    )
+    seed = gr.Number(
+        DEFAULTS["seed"],
+        label=say("settings.seed"),
+        precision=0,
+        min_width=150,
+        elem_id="seed",
+    )
+    profile = gr.Checkbox(
+        DEFAULTS["profile"],
+        label=say("settings.profile"),
+        info=say("settings.profile.info"),
+        min_width=180,
+        elem_id="profile",
+    )
+    return {"temperature": temperature, "seed": seed, "profile": profile}

@@ -1,7 +1,6 @@
 """What a caller may set: frozen dataclasses, checked as soon as they are made.
 
-Knows nothing of models or policies. A policy's own `options` are only shape-checked here; the
-policy table checks their names and values (policies.py).
+Knows nothing of models or policies; a policy checks its own `options` (policies.py).
 """
 
 from __future__ import annotations
@@ -179,7 +178,7 @@ class QuantSpec:
         coded, _, name = self.label.partition(":")
         if not name or re.fullmatch(r"[\w.-]+/[\w.-]+", name):  # a hub id, owner/name
             return self.label
-        return f"{coded}:{PureWindowsPath(name).name}"  # it splits at either slash
+        return f"{coded}:{PureWindowsPath(name).name}"  # splits at either slash
 
     @property
     def stem(self) -> str:
