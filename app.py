@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from importlib.util import find_spec
 
 from app.runner import Runner
@@ -16,6 +17,7 @@ from river_core.errors import RiverError
 from river_core.settings import DEFAULT_RIVER, LoadSettings, QuantSpec, check_resident
 
 MODEL = "smollm2-135m"
+FIRST_SCREEN = 1.5  # seconds: who opens the page at once gets it before torch takes the processor
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -91,18 +93,21 @@ def main() -> None:
     except RiverError as error:
         sys.exit(f"river: {error}")
     page = build(runner)
-    runner.start()
     try:
         page.launch(
             server_name=chosen.host,
             server_port=chosen.port,
             show_error=True,
+            prevent_thread_lock=True,
             run_history=False,
             ssr_mode=False,
             mcp_server=chosen.mcp or None,  # None: as GRADIO_MCP_SERVER says
             footer_links=["api"],
             **launch_options(),
         )
+        time.sleep(FIRST_SCREEN)
+        runner.start()
+        page.block_thread()
     finally:
         runner.close()
 

@@ -31,6 +31,8 @@ class Holder:
 
         Where that fails too, the page says so, and the next run tries again.
         """
+        if self.model is not None:
+            return  # a run that came first has loaded it
         from river_core.sources import DEFAULT  # it brings torch, which the page does not wait for
 
         reason = ""
