@@ -37,9 +37,9 @@ test: $(DEV) $(MODEL)
 	@$(PY) -m pytest -n auto --maxprocesses 2 --dist loadfile tests/ui \
 	  $(addprefix --ignore=,$(WITH_A_MODEL)) $(UI_ARGS) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
-# The slow properties in full: all prompts, all tokens.
+# The slow properties in full: all prompts, all tokens, every browser test.
 test-whole: $(DEV) $(MODEL)
-	@$(PY) -m pytest --whole tests/real/test_policies.py tests/real/test_real_model.py $(PYTEST_ARGS)
+	@$(PY) -m pytest --whole tests/real/test_policies.py tests/real/test_real_model.py tests/ui $(PYTEST_ARGS)
 
 # What transformers decides (configurations, oracles, names of weights), beside the installed one.
 WITH_A_MODEL := tests/ui/test_page_live.py tests/ui/test_page_walks.py

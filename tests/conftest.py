@@ -1,7 +1,7 @@
 """For all tests: markers by folder, reasons for skips, and an account of the browser tests.
 
 `--require-ui` (CI) fails the session where a browser test was skipped or none ran. `--whole` runs
-the slow properties on all prompts and tokens; without it a part of them.
+the slow properties on all prompts and tokens, and the tests marked `thorough`; without it a part.
 """
 
 from __future__ import annotations
@@ -37,8 +37,12 @@ def pytest_report_header() -> str:
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    if not config.getoption("--whole"):
+        left = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
     for item in items:
         folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
         if folder in MARKED_FOLDERS:

@@ -220,6 +220,7 @@ def test_a_timeline_puts_equal_numbers_below_each_other(long_page: Page) -> None
     long_page.click("[data-reading=text]")
 
 
+@pytest.mark.thorough
 def test_exact_tokens_in_a_timeline(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0], width=390)
     run_to_end(page, "hostile")

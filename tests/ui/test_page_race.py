@@ -50,6 +50,7 @@ def test_the_first_difference_stands_with_both_opinions(open_page: OpenPage, ser
     expect(page.locator(":focus")).to_have_class(re.compile(r"\bdifferent\b"))
 
 
+@pytest.mark.thorough
 def test_nothing_is_compared_before_both_lanes_are_done(open_page: OpenPage, served: Any) -> None:
     url, source = served
     page = open_page(url)
@@ -122,6 +123,7 @@ def test_the_race_plays_pauses_and_ends(open_page: OpenPage, served: Any) -> Non
     expect(play).to_have_text("Play")
 
 
+@pytest.mark.thorough
 def test_reduced_motion_steps_from_token_to_token(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0], reduced_motion="reduce")
     run_to_end(page)
@@ -154,6 +156,7 @@ def test_two_thousand_tokens_stay_fluid(open_page: OpenPage, served: Any) -> Non
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.thorough
 def test_a_click_on_the_race_selects_the_token(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page)
@@ -195,6 +198,7 @@ def test_a_measurement_is_stopped(open_page: OpenPage, served: Any) -> None:
     expect(page.locator(".measure-badge")).to_have_text("quick look: one run each")
 
 
+@pytest.mark.thorough
 def test_a_refused_measurement_is_one_sentence(open_page: OpenPage, served: Any) -> None:
     url, source = served
     page = open_page(url)
@@ -222,6 +226,7 @@ def test_earliest_safe_exits_in_the_inspector(open_page: OpenPage, served: Any) 
     expect(page.locator(".safe-found")).to_be_empty()
 
 
+@pytest.mark.thorough
 def test_a_recorded_run_is_compared_but_not_measured(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     expect(page.locator(".compare-sides")).to_be_visible()
