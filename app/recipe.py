@@ -133,6 +133,12 @@ def _number(name: str, text: str) -> float:
     return float(text)
 
 
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(name)
+    return text.lower() == "true"
+
+
 _READERS: dict[str, Callable[[str, str], Any]] = {
     "prompt": _prompt,
     "threshold": _number,
@@ -145,4 +151,5 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "prefill": _one_of(PREFILLS),
     "temperature": _number,
     "seed": _whole,
+    "profile": _flag,
 }

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
+from app.asked import DEFAULTS
 from app.command import command, quote, typed_prompt
 from app.recipe import LONGEST_PROMPT, read_recipe, recipe_of
 from app.recorded import read
@@ -197,3 +198,11 @@ def test_any_query_is_read_without_an_error() -> None:
         query = {rng.choice(names): rng.choice(texts) for _ in range(rng.randrange(6))}
         recipe = read_recipe(query, "made")
         assert set(recipe.values) <= set(query)
+
+
+def test_every_value_of_the_page_can_stand_in_a_link() -> None:
+    texts = {name: str(value) for name, value in DEFAULTS.items() if value not in (None, "")}
+    found = read_recipe(texts | {"prompt": "Hello"}, "m")
+    assert found.values == {name: DEFAULTS[name] for name in texts} | {"prompt": "Hello"}
+    assert len(found.sentences) == 1  # "Press Run"
+    assert "profile" not in read_recipe({"prompt": "a", "profile": "perhaps"}, "m").values
