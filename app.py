@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
+import threading
 from importlib.util import find_spec
 
 from app.runner import Runner
@@ -93,6 +93,8 @@ def main() -> None:
     except RiverError as error:
         sys.exit(f"river: {error}")
     page = build(runner)
+    loading = threading.Timer(FIRST_SCREEN, runner.start)
+    loading.daemon = True
     try:
         page.launch(
             server_name=chosen.host,
@@ -105,10 +107,10 @@ def main() -> None:
             footer_links=["api"],
             **launch_options(),
         )
-        time.sleep(FIRST_SCREEN)
-        runner.start()
+        loading.start()
         page.block_thread()
     finally:
+        loading.cancel()
         runner.close()
 
 

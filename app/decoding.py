@@ -29,23 +29,28 @@ def decode(
     """
     yield "", model_card(model)
     streams: dict[str, Any] = {}
-    try:
-        for lane, settings in ask.lanes.items():
-            if stopped():
-                yield lane, "stopped"
-                continue
-            yield lane, "prompt"
+    refused: RiverError | None = None
+    for lane, settings in ask.lanes.items():
+        if stopped():
+            yield lane, "stopped"
+            continue
+        yield lane, "prompt"
+        try:
             stream = engine.stream(model, ask.prompt, control=control(), **settings)
             for record in stream:
                 yield lane, record
-            streams[lane] = stream
-            yield lane, "stopped" if stopped() else "done"
-    finally:  # what was decoded is kept, whatever became of the other lane
-        for lane, stream in streams.items():
-            whole = _whole(ask, lane) and not stopped()
-            if whole:
-                yield lane, "tracing"
-            yield lane, stream.record(full_trace=whole)
+        except RiverError as error:
+            refused = error  # what the other lane decoded is kept all the same
+            break
+        streams[lane] = stream
+        yield lane, "stopped" if stopped() else "done"
+    for lane, stream in streams.items():
+        whole = _whole(ask, lane) and not stopped()
+        if whole:
+            yield lane, "tracing"
+        yield lane, stream.record(full_trace=whole)
+    if refused is not None:
+        raise refused
 
 
 def _whole(ask: Ask, lane: str) -> bool:

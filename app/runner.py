@@ -2,8 +2,7 @@
 
 A page's run is a job for the worker; the page's generator only looks at it a few times a second.
 Jobs wait in order, so River and the backbone, and two people's runs, never compute together.
-`lock` guards what worker and generators share. River and backbone lanes of a job follow one
-another.
+`lock` guards what worker and generators share. The lanes of a job follow one another.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from .recorded import saved
 from .safe import Safe
 from .space import lent
 from .studies import Studies
-from .task import Task
+from .task import Task, refusal
 from .views.record import record_json
 from .views.run import LANES, ModelCard, Run
 from .views.snapshot import card_view, snapshot
@@ -119,10 +118,10 @@ class Runner:
 
     def task(self, kind: str, run_id: str, session: str) -> Iterator[dict[str, Any]]:
         """Views of work on a kept run, by the names of `TASKS`, until it has ended (task.py)."""
-        task = TASKS.get(kind, Task)(run_id)
         if kind not in TASKS or self._desk.job(session) is not None:
-            yield task.refused(say("task.busy" if kind in TASKS else "task.unknown"))
+            yield refusal(kind, run_id, say("task.busy" if kind in TASKS else "task.unknown"))
             return
+        task = TASKS[kind](run_id)
         with self._desk.at_work(task, session, self._on_kept):
             yield from task.watch(INTERVAL)
 
@@ -134,9 +133,9 @@ class Runner:
 
     def set_threshold(self, value: Any, session: str) -> None:
         """Of the session's run, if it has one, from the next token on. Raises SettingsError."""
-        threshold = check_threshold(value)
         job = self._desk.job(session)
         if isinstance(job, Job):
+            threshold = check_threshold(value)
             with self._lock:
                 for settings in job.ask.lanes.values():
                     settings["threshold"] = threshold  # of lanes that have not begun
@@ -165,7 +164,7 @@ class Runner:
 
         Raises RiverError where that is not possible; the model then is as it was.
         """
-        self._worker.submit(self._holder.set_resident, layers).result()
+        self._worker.submit(self._set_resident, layers).result()
 
     def record(self, run_id: str, lane: str) -> dict[str, Any]:
         """The record of a kept page run. Raises RiverError when there is none."""
@@ -242,6 +241,10 @@ class Runner:
             if job.stopped.is_set():
                 break
             yield event
+
+    def _set_resident(self, layers: int | str) -> None:
+        self._here()
+        self._holder.set_resident(layers)
 
     def _on_kept(self, task: Task) -> None:
         with self._lock:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -27,8 +28,21 @@ class Stopped(Exception):
     """Raised inside a task when it was told to stop."""
 
 
+def refusal(kind: str, run: str, reason: str) -> dict[str, Any]:
+    """The view of a task that does not begin; `reason` is one sentence."""
+    return {
+        "kind": kind,
+        "run": run,
+        "phase": "failed",
+        "said": say("task.failed"),
+        "share": 0.0,
+        "error": reason,
+        "result": {},
+    }
+
+
 @dataclass(eq=False)
-class Task:
+class Task(ABC):
     """One press on a button that works on the run `run`; `result` is what the page then shows."""
 
     run: str
@@ -53,10 +67,9 @@ class Task:
         if self.stopped.is_set():
             raise Stopped
 
-    def refused(self, reason: str) -> dict[str, Any]:
-        """The view of a task that cannot begin; `reason` is one sentence."""
-        self.phase, self.error = "failed", reason
-        return self.view()
+    def fail(self, reason: str) -> None:
+        """It has failed; `reason` is one sentence."""
+        self.phase, self.said, self.error = "failed", "", reason
 
     def view(self) -> dict[str, Any]:
         """What the page shows of it now."""
@@ -80,11 +93,11 @@ class Task:
         except Stopped:
             self.phase, self.said = "stopped", ""
         except RiverError as error:
-            self.refused(str(error))
+            self.fail(str(error))
 
+    @abstractmethod
     def work(self, engine: Any, model: Any, records: Records) -> dict[str, Any]:
         """The result. Raises RiverError, or Stopped."""
-        raise NotImplementedError
 
     def watch(self, interval: float) -> Iterator[dict[str, Any]]:
         """Views until it has ended."""
@@ -96,7 +109,8 @@ class Task:
             wait([self.future], timeout=interval)
         if (fault := self.future.exception()) is not None:
             traceback.print_exception(fault)
-            yield self.refused(say("error.unexpected"))
+            self.fail(say("error.unexpected"))
+            yield self.view()
 
 
 def kept(records: Records, *lanes: str) -> list[RunRecord]:

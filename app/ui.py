@@ -203,7 +203,10 @@ def _wire_panel(source: Source, panel: Panel, threshold: gr.Slider) -> None:
         panel.named[lane].change(policy_sentence, panel.named[lane], sentence, queue=False, **quiet)
 
     def live(value: Any, request: gr.Request) -> None:
-        source.set_threshold(value, str(request.session_hash))
+        try:
+            source.set_threshold(value, str(request.session_hash))
+        except RiverError as error:
+            raise gr.Error(str(error), print_exception=False) from error
 
     threshold.change(live, threshold, queue=False, trigger_mode="always_last", **quiet)
 

@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from app.task import Task
+from app.measuring import Measuring
+from app.safe import Safe
+from app.task import refusal
 from app.views.measured import Rounds, measured
 from app.views.wording import say
 from river_core.records import RunHeader, RunRecord
@@ -18,11 +20,10 @@ RATES = {"upper": [33.0, 35.5, 34.2, 30.9, 34.0], "lower": [27.5, 27.0, 26.1, 27
 def play_task(source: Any, kind: str, run_id: str) -> Iterator[dict[str, Any]]:
     """Views of a task on the run that `source` made last."""
     source.stopped.clear()
-    task = Task(run_id)
-    task.kind = kind  # type: ignore[misc]
     if source.shown is None or source.shown.id != run_id:
-        yield task.refused(say("task.no_record"))
+        yield refusal(kind, run_id, say("task.no_record"))
         return
+    task = {"measure": Measuring, "safe": Safe}[kind](run_id)
     for step in range(STEPS):
         task.phase, task.share = "working", step / STEPS
         task.said = say("measure.round", round=step, rounds=5, policy="River")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -16,19 +15,6 @@ from app.runner import Runner
 from river_core.errors import ModelUnavailable, RiverError, SettingsError
 from tests.ui.synthetic import TAU
 from tests.unit.app_engine import Engine, last, run
-
-
-@pytest.fixture
-def engine() -> Engine:
-    return Engine()
-
-
-@pytest.fixture
-def runner(engine: Engine) -> Iterator[Runner]:
-    made = Runner("m", engine=engine)
-    made.start()
-    yield made
-    made.close()
 
 
 def test_a_run_shows_both_lanes_one_after_the_other(runner: Runner, engine: Engine) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -20,19 +19,6 @@ from river_core.errors import RiverError, SettingsError
 from river_core.settings import DecodeSettings
 from tests.unit.app_engine import Engine, last, run
 from tests.unit.made_records import run as made_run
-
-
-@pytest.fixture
-def engine() -> Engine:
-    return Engine()
-
-
-@pytest.fixture
-def runner(engine: Engine) -> Iterator[Runner]:
-    made = Runner("m", engine=engine)
-    made.start()
-    yield made
-    made.close()
 
 
 def shown(runner: Runner, tokens: int = 6, **more: Any) -> str:
