@@ -4,7 +4,10 @@
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;
 const MARKS = ["alone", "all", "river"];
-const ledger = {models: [], loaded: null, model: null, row: 0, context: 0, card: "", measured: null};
+const ledger = {
+  models: [], loaded: null, model: null, row: 0, context: 0, card: "", measured: null,
+  chosen: false, // by the reader: the loaded model's table, which comes later, leaves that alone
+};
 const ledgerNodes = {};
 
 function mountLedger(element, props, watch) {
@@ -22,7 +25,12 @@ function readLedger(view) {
   ledger.models = [...(view.loaded ? [view.loaded] : []), ...view.models];
   const options = ledger.models.map((model) => make("option", {}, modelTitle(model)));
   ledgerNodes.model.replaceChildren(...options);
-  chooseModel(0);
+  const same = ({name, shape}) => name === ledger.model.name && shape === ledger.model.shape;
+  const kept = ledger.chosen ? ledger.models.findIndex(same) : -1;
+  if (kept < 0) return chooseModel(0);
+  ledger.model = ledger.models[kept];
+  ledgerNodes.model.selectedIndex = kept;
+  drawLedger();
 }
 
 // Only of a run of the model that is loaded; what another machine measured stands elsewhere.
@@ -74,7 +82,10 @@ function ledgerSection() {
 
 function control(tag, attributes, changed) {
   const node = make(tag, attributes);
-  node.addEventListener("input", changed);
+  node.addEventListener("input", () => {
+    ledger.chosen = true;
+    changed();
+  });
   return node;
 }
 

@@ -44,6 +44,8 @@ class StubStudies:
     def __init__(self) -> None:
         self.kept: dict[tuple[str, str], RunRecord] = {}
         self.stopped = threading.Event()
+        self.begun = threading.Event()  # cleared: the model is still loading
+        self.begun.set()
         self._real = Studies(SimpleNamespace(), lambda: None, self.kept)  # type: ignore[arg-type]
 
     def keep(self, run: Run) -> None:
@@ -62,6 +64,7 @@ class StubStudies:
 
     def ledger(self) -> dict[str, Any]:
         """SmolLM2's."""
+        self.begun.wait(60)
         name = "smollm2-135m-packaged"
         return ledger(SHAPES["smollm2-135m"], Layout(DEFAULT_RIVER), name, 4096)
 

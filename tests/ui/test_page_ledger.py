@@ -24,6 +24,7 @@ DRAWN = 60_000  # milliseconds that the first chart may take: plotly is 4.6 MB o
 
 
 def choose(page: Page, shape: str, row: int, tokens: int, card: str = "") -> None:
+    expect(page.locator("#ledger-model option").first).to_contain_text("Loaded:")
     page.select_option("#ledger-model", index=1 + list(HUB).index(shape))
     page.select_option("#ledger-context", index=(1000, 8000, 32000).index(tokens))
     page.locator("#ledger-resident").fill(str(row))
@@ -77,6 +78,26 @@ def test_whether_it_fits_and_how_many_layers_do(open_page: OpenPage, served: Any
     for card, said in (words | dict.fromkeys(("-3", "0", "1e9"), "not a size")).items():
         page.fill("#ledger-card", card)
         expect(fit).to_contain_text(said)
+
+
+def test_what_was_chosen_stays_when_the_loaded_model_comes(
+    open_page: OpenPage, served: Any
+) -> None:
+    studies = served[1].studies
+    studies.begun.clear()
+    try:
+        page = open_page(served[0])
+        page.select_option("#ledger-model", index=list(HUB).index("llama-3.1-8b"))
+        page.locator("#ledger-resident").fill("3")
+        page.fill("#ledger-card", "12")
+        said = page.locator(".ledger-fit").text_content()
+    finally:
+        studies.begun.set()
+    expect(page.locator("#ledger-model option").first).to_contain_text("Loaded:")
+    chosen = page.locator("#ledger-model").evaluate("s => s.selectedOptions[0].textContent")
+    assert chosen == "Llama 3.1 8B, not loaded"
+    assert page.locator(".ledger-fit").text_content() == said
+    expect(page.locator(".ledger-field output")).to_have_text("4 of 32")
 
 
 def test_a_live_run_is_measured_beside_the_formula(open_page: OpenPage, served: Any) -> None:
