@@ -42,6 +42,7 @@ from .views.window import Window
 from .views.wording import say
 
 INTERVAL = 0.11  # seconds between snapshots: 8 to 10 a second with what Gradio adds
+ON_CPU = 0.25  # the same where the page's browser may take its time from the decoding
 KEPT_RUNS = 16
 TASKS: dict[str, type[Task]] = {task.kind: task for task in (Measuring, Safe)}
 
@@ -198,7 +199,7 @@ class Runner:
             yield self._view(job, window, whole=done)
             if done:
                 break
-            wait([job.future], timeout=INTERVAL)
+            wait([job.future], timeout=ON_CPU if self._holder.on_cpu else INTERVAL)
         if (fault := job.future.exception()) is not None:
             traceback.print_exception(fault)
             fail(job, say("error.unexpected"))

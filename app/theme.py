@@ -10,6 +10,7 @@ from typing import Any
 
 import gradio as gr
 
+from .early import Early
 from .shipped import shipped
 from .views import colour
 from .views.snapshot import FIELDS
@@ -81,8 +82,14 @@ SCRIPTS = (
 
 
 def launch_options() -> dict[str, Any]:
-    """Arguments of `Blocks.launch` that carry theme, style and script."""
-    return {"theme": theme(), "css": style(), "head": head()}
+    """Arguments of `Blocks.launch` that carry theme, style and scripts."""
+    early: tuple[Any, ...] = (
+        Early,
+        ((ASSETS / "js" / "early.js").read_text(encoding="utf-8"),),
+        {},
+    )
+    looks = {"theme": theme(), "css": style(), "head": head()}
+    return {**looks, "app_kwargs": {"middleware": [early]}}
 
 
 def style() -> str:

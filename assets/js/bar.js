@@ -33,11 +33,12 @@ function drawBar(chips, origin) {
   const [card, view] = [page.card, origins.live];
   const busy = view && view.run;
   const state = busy ? view.phase : card.state;
-  const status = make("span", {class: `chip status status-${state}`},
-    make("span", {class: "dot", "aria-hidden": "true"}), busy ? view.status : card.status);
-  status.id = "status";
-  const facts = card.chips.map(([text, why]) => make("span", {class: "chip", title: why}, text));
-  once(chips, [state, status.textContent, card.chips], () => [...facts, status]);
+  once(chips, [state, card.chips], () => [
+    ...card.chips.map(([text, why]) => make("span", {class: "chip", title: why}, text)),
+    make("span", {class: `chip status status-${state}`, id: "status"},
+      make("span", {class: "dot", "aria-hidden": "true"}), ""),
+  ]);
+  put(chips.lastChild.lastChild, busy ? view.status : card.status);
   put(origin, card.origin ? `${say("bar.origin")}: ${card.origin}` : "");
   document.body.dataset.phase = state;
 }

@@ -6,7 +6,7 @@ const shownEntries = new Set();
 function legendList() {
   const list = make("div", {class: "legend", role: "group", "aria-label": say("legend.title")});
   const help = make("p", {class: "quiet legend-help", hidden: ""}, say("legend.help"));
-  follow((view, fresh) => {
+  followCalmly((view, fresh) => {
     if (fresh) shownEntries.clear();
     drawLegend(list, view.legend);
     if (estimate.exits) countEntries();

@@ -15,7 +15,7 @@ function overview() {
   document.addEventListener("scroll", requestStrips, {passive: true, capture: true});
   addEventListener("resize", requestStrips);
   onSelection(requestStrips);
-  follow(requestStrips);
+  followCalmly(requestStrips);
   return strips.box;
 }
 

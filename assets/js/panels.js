@@ -16,7 +16,7 @@ function mountDetails(element) {
   watchTheme();
   onSelection(drawPanels);
   onSelection(requestMaps);
-  follow((view) => {
+  followCalmly((view) => {
     selectSomething(view);
     drawPanels();
     requestMaps();

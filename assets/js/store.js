@@ -3,7 +3,7 @@
 
 const LANES = ["upper", "lower"];
 const BASE = 36;
-const CALM = 500; // milliseconds
+const CALM = 1000; // milliseconds
 
 const page = {
   view: null,
@@ -13,20 +13,18 @@ const page = {
   updates: {upper: [], lower: []},
 };
 const followers = [];
+const calm = {followers: [], phase: "", drawn: 0};
 
 function follow(update) {
   followers.push(update);
   if (page.view) update(page.view, true);
 }
 
-// For numbers that nobody reads ten times a second: twice a second, and at each change of phase.
+// For what nobody reads several times a second: all of it together once a second, and at each change
+// of phase. On a laptop every drawing takes time from decoding.
 function followCalmly(update) {
-  let [phase, drawn] = ["", 0];
-  follow((view, fresh) => {
-    if (view.phase === phase && Date.now() - drawn < CALM) return;
-    [phase, drawn] = [view.phase, Date.now()];
-    update(view, fresh);
-  });
+  calm.followers.push(update);
+  if (page.view) update(page.view, true);
 }
 
 function receive(view) {
@@ -38,6 +36,9 @@ function receive(view) {
     readUpdates(page.updates[lane], view.lanes[lane].updates);
   }
   for (const update of followers) update(view, fresh);
+  if (!fresh && view.phase === calm.phase && Date.now() - calm.drawn < CALM) return;
+  Object.assign(calm, {phase: view.phase, drawn: Date.now()});
+  for (const update of calm.followers) update(view, fresh);
 }
 
 function startOver(run) {

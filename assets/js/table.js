@@ -36,7 +36,7 @@ function tokenTable() {
   };
   box.addEventListener("toggle", () => box.open && fill());
   let phase = "";
-  follow((view, fresh) => {
+  followCalmly((view, fresh) => {
     const ended = view.phase !== phase; // then the later changes are all known
     if (fresh || ended) emptyTable(body, counts);
     phase = view.phase;

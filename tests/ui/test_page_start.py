@@ -6,16 +6,18 @@ machine takes many times that, so the test holds torch back and asks for the ord
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 150  # seconds until the page is served, on a very busy machine
@@ -75,3 +77,21 @@ def test_coloured_tokens_are_shown_while_torch_does_not_load(
     page.wait_for_selector(".lane-upper .tok.b0", timeout=LONGEST * 1000)
     assert page.locator(".lane-upper .tok").count() > 40
     page.close()
+
+
+def test_an_idle_page_is_not_drawn(open_page: Callable[..., Page], served: tuple[str, Any]) -> None:
+    page = open_page(served[0])
+    for _ in range(20):  # Gradio's own animations come to an end
+        drawn = frames_in_a_second(page)
+        if not drawn:
+            break
+    assert drawn == 0
+
+
+def frames_in_a_second(page: Page) -> int:
+    browser = page.context.browser
+    assert browser is not None
+    browser.start_tracing(page=page, categories=["devtools.timeline"])
+    page.wait_for_timeout(1000)
+    events = json.loads(browser.stop_tracing())["traceEvents"]
+    return sum(event["name"] == "FireAnimationFrame" for event in events)

@@ -79,8 +79,8 @@ _APP: Rows = (
         *("task.py", "measuring.py", "safe.py", "desk.py", "studies.py", "runner.py"),
     ),
     (
-        *("parts.py", "panel.py", "endpoints.py", "analysis.py", "theme.py", "export.py"),
-        *("files.py", "ui.py"),
+        *("early.py", "parts.py", "panel.py", "endpoints.py", "analysis.py", "theme.py"),
+        *("export.py", "files.py", "ui.py"),
     ),
 )
 APP_ROWS: Rows = (*(tuple(f"app/{name}" for name in row) for row in _APP), ("app.py",))
