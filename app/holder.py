@@ -26,11 +26,6 @@ class Holder:
         self.card = ModelCard("loading", say("model.loading"), name)
         self.closing = False
 
-    @property
-    def on_cpu(self) -> bool:
-        """Whether the model is here and computes on the CPU."""
-        return self.model is not None and self.model.device.type == "cpu"
-
     def load(self) -> None:
         """Load the model that was asked for, else the default one, which the page then tells.
 

@@ -199,7 +199,7 @@ class Runner:
             yield self._view(job, window, whole=done)
             if done:
                 break
-            wait([job.future], timeout=ON_CPU if self._holder.on_cpu else INTERVAL)
+            wait([job.future], timeout=ON_CPU if self.card.device == "cpu" else INTERVAL)
         if (fault := job.future.exception()) is not None:
             traceback.print_exception(fault)
             fail(job, say("error.unexpected"))

@@ -66,6 +66,7 @@ class Engine:
 
     def __init__(self, pause: float = 0.002) -> None:
         self.pause = pause
+        self.device = "cuda"
         self.failures: list[Exception] = []
         self.loads = 0
         self.asked: list[dict[str, Any]] = []
@@ -92,7 +93,7 @@ class Engine:
             ),
             resident=LAYERS,
             origin="packaged",
-            device="cpu",
+            device=self.device,
             num_layers=LAYERS,
             capacity=4096,
             endless=lambda: self.model,
