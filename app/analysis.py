@@ -23,28 +23,20 @@ OF_STUDY = {"kv": ("kv",), "sweep": ("quality", "speed")}
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
 
-class StudySource(Protocol):
+class Source(Protocol):
     """What these parts need from behind the page."""
 
     def records(self, run_id: str) -> list[RunRecord]:
         """A run's records, the upper lane first; raises RiverError."""
 
     def ledger(self) -> dict[str, Any]:
-        """The memory table of the model that is loaded."""
+        """The memory table of the model that is loaded; raises RiverError."""
 
-    def run(self, name: str, values: Mapping[str, Any], session: str) -> Iterator[Any]:
-        """A measurement's state until it has ended; `name` is a key of OF_STUDY."""
+    def study(self, name: str, values: Mapping[str, Any], session: str) -> Iterator[dict[str, Any]]:
+        """Views of a measurement until it has ended; `name` is a key of OF_STUDY."""
 
     def stop(self, session: str) -> None:
-        """Stop the session's measurement."""
-
-
-class Source(Protocol):
-    """The page's source, as far as it is needed here."""
-
-    @property
-    def studies(self) -> StudySource:
-        """Memory table, records for charts, and measurements."""
+        """Stop the session's run, task or measurement."""
 
     @property
     def card(self) -> ModelCard:
@@ -81,7 +73,7 @@ def analysis(source: Source, page: gr.Blocks, asked: Mapping[str, Any], **queue:
         _wire_measure(source, name, button, inputs, [state, *measured[name]], queue)
 
     def halt(request: gr.Request) -> None:
-        source.studies.stop(str(request.session_hash))
+        source.stop(str(request.session_hash))
 
     stop.click(halt, queue=False, **QUIET)
 
@@ -111,7 +103,7 @@ def _wire_ledger(source: Source, page: gr.Blocks, table: gr.HTML) -> None:
             pass
         if source.card.state == "ready":
             try:
-                yield pack(ledger.view(source.studies.ledger()))
+                yield pack(ledger.view(source.ledger()))
             except RiverError:
                 yield gr.skip()
 
@@ -123,7 +115,7 @@ def _wire_run_charts(
 ) -> None:
     def draw(run_id: str, dark: bool) -> list[Any]:
         try:
-            found = charts.of_run(source.studies.records(run_id), dark=dark)
+            found = charts.of_run(source.records(run_id), dark=dark)
         except RiverError as error:
             return [str(error), *[gr.skip()] * (len(outputs) - 1)]
         return ["", *_filled(found)]
@@ -151,11 +143,11 @@ def _wire_measure(
     def measure(dark: bool, prompt: str, threshold: Any, request: gr.Request) -> Iterator[Any]:
         values = {"prompt": prompt, "threshold": threshold, "lowest": source.card.scale[0]}
         kept = [gr.skip()] * (len(outputs) - 1)
-        for study in source.studies.run(name, values, str(request.session_hash)):
-            if study.result is None:
-                yield [study.text, *kept]
+        for view in source.study(name, values, str(request.session_hash)):
+            if view["phase"] == "done":
+                yield [_said(view), *_filled(_measured(name, view["result"], dark=dark))]
             else:
-                yield [study.text, *_filled(_measured(name, study.result, dark=dark))]
+                yield [_said(view), *kept]
 
     button.click(
         measure,
@@ -167,6 +159,13 @@ def _wire_measure(
         **QUIET,
         **queue,
     )
+
+
+def _said(view: Mapping[str, Any]) -> str:
+    """How far the measurement is, or what was wrong."""
+    if view["phase"] in ("working", "failed"):
+        return str(view["error"] or view["said"])
+    return say(f"charts.measure.{view['phase']}")
 
 
 def _measured(name: str, result: Mapping[str, Any], *, dark: bool) -> list[Chart]:

@@ -33,7 +33,7 @@ from .measuring import Measuring
 from .recorded import saved
 from .safe import Safe
 from .space import lent
-from .studies import Studies
+from .studies import Study, memory_table, records_of
 from .task import Task, refusal
 from .views.record import record_json
 from .views.run import LANES, ModelCard, Run
@@ -69,7 +69,6 @@ class Runner:
         self._lock = threading.Lock()
         self._records: OrderedDict[tuple[str, str], RunRecord] = OrderedDict()
         self._lent = self._lend() if lend else None
-        self.studies = Studies(self._worker, self._here, self._records)
 
     def start(self) -> None:
         """Begin loading; returns at once. Where a GPU is lent, each run loads for itself."""
@@ -119,12 +118,22 @@ class Runner:
 
     def task(self, kind: str, run_id: str, session: str) -> Iterator[dict[str, Any]]:
         """Views of work on a kept run, by the names of `TASKS`, until it has ended (task.py)."""
-        if kind not in TASKS or self._desk.job(session) is not None:
-            yield refusal(kind, run_id, say("task.busy" if kind in TASKS else "task.unknown"))
-            return
-        task = TASKS[kind](run_id)
-        with self._desk.at_work(task, session, self._on_kept):
-            yield from task.watch(INTERVAL)
+        if kind in TASKS:
+            yield from self._follow(TASKS[kind](run_id), session)
+        else:
+            yield refusal(kind, run_id, say("task.unknown"))
+
+    def study(self, name: str, values: Mapping[str, Any], session: str) -> Iterator[dict[str, Any]]:
+        """Views of a measurement, by the names of `studies.MEASURES`, until it has ended."""
+        yield from self._follow(Study("", name=name, values=values), session)
+
+    def records(self, run_id: str) -> list[RunRecord]:
+        """The records of a kept or recorded run, upper lane first. Raises RiverError."""
+        return records_of(run_id, self._kept(run_id))
+
+    def ledger(self) -> dict[str, Any]:
+        """The memory table of the model. Raises RiverError where there is none here."""
+        return memory_table(self._here())
 
     def stop(self, session: str) -> None:
         """Stop the session's run, if it has one."""
@@ -179,9 +188,7 @@ class Runner:
 
     def lines(self, run_id: str) -> str:
         """The records of a kept page run as JSON Lines. Raises RiverError when there are none."""
-        with self._lock:
-            found = [self._records.get((run_id, lane)) for lane in LANES]
-        records = [record for record in found if record is not None]
+        records = [record for record in self._kept(run_id).values() if record is not None]
         if not records:
             raise RiverError(say("error.no_record", kept=KEPT_RUNS))
         return saved(records)
@@ -247,10 +254,20 @@ class Runner:
         self._here()
         self._holder.set_resident(layers)
 
+    def _follow(self, task: Task, session: str) -> Iterator[dict[str, Any]]:
+        """The task in its turn; where the session has something at work, it does not begin."""
+        if self._desk.job(session) is not None:
+            yield refusal(task.kind, task.run, say("task.busy"))
+            return
+        with self._desk.at_work(task, session, self._on_kept):
+            yield from task.watch(INTERVAL)
+
     def _on_kept(self, task: Task) -> None:
+        task.begin(self._engine, self._here, self._kept(task.run))
+
+    def _kept(self, run_id: str) -> dict[str, RunRecord | None]:
         with self._lock:
-            records = {lane: self._records.get((task.run, lane)) for lane in LANES}
-        task.begin(self._engine, self._here, records)
+            return {lane: self._records.get((run_id, lane)) for lane in LANES}
 
     def _here(self) -> Any:
         """The model in this process. Raises RiverError, also where it is only lent to runs."""

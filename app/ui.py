@@ -13,7 +13,7 @@ import gradio as gr
 
 from river_core.errors import RiverError
 
-from .analysis import StudySource, analysis
+from . import analysis
 from .endpoints import wire_api
 from .files import files_part, link_recipe, wire_recipe
 from .panel import Panel, settings_panel
@@ -28,19 +28,8 @@ WAITING = 8  # runs that may wait for the one worker at a time
 HIGHEST = 1.0  # of the threshold slider; the model's card says where it starts
 
 
-class Source(Protocol):
+class Source(analysis.Source, Protocol):
     """What the page needs from behind it."""
-
-    @property
-    def studies(self) -> StudySource:
-        """Memory table, records for charts, and measurements."""
-
-    @property
-    def card(self) -> ModelCard:
-        """What is known of the model now."""
-
-    def cards(self) -> Iterator[dict[str, Any]]:
-        """The top bar until the model is ready or has failed."""
 
     def run(self, values: Mapping[str, Any], session: str) -> Iterator[dict[str, Any]]:
         """Snapshots of a run until it has ended; `values` by the names of `asked.DEFAULTS`."""
@@ -53,9 +42,6 @@ class Source(Protocol):
 
     def task(self, kind: str, run_id: str, session: str) -> Iterator[dict[str, Any]]:
         """Views of work on a kept run: "measure" or "safe"."""
-
-    def stop(self, session: str) -> None:
-        """Stop the session's run or task."""
 
     def generate(self, prompt: str, **settings: Any) -> dict[str, Any]:
         """A whole run as JSON; raises RiverError."""
@@ -95,7 +81,7 @@ def build(source: Source) -> gr.Blocks:
         gr.HTML(**part("details"))
         _wire_tasks(source, gr.HTML(**part("tasks")))
         asked = {"prompt": prompt, "threshold": threshold, "max_new_tokens": tokens, **panel.named}
-        analysis(source, page, asked, concurrency_id=COMPUTE, concurrency_limit=WAITING)
+        analysis.analysis(source, page, asked, concurrency_id=COMPUTE, concurrency_limit=WAITING)
         _wire_run(source, (run, again), asked, lanes)
         _wire_stop(source, stop)
         _wire_panel(source, panel, threshold)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
 from typing import Any
 
-from app.studies import Studies, Study
+from app.studies import Study, records_of
 from app.views.ledger import ledger
 from app.views.packing import unpack_trace
-from app.views.run import Run
+from app.views.run import LANES, Run
 from river_core.errors import SettingsError
 from river_core.footprint import Layout
 from river_core.records import RunHeader, RunRecord
@@ -39,14 +38,13 @@ RESULTS: dict[str, dict[str, Any]] = {
 
 
 class StubStudies:
-    """Answers as `app.studies.Studies` does; a prompt "refuse" is refused, "slow" takes long."""
+    """Answers as the runner does; a prompt "refuse" is refused, "slow" takes long."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[str, str], RunRecord] = {}
+        self.made: dict[str, dict[str, RunRecord | None]] = {}
         self.stopped = threading.Event()
         self.begun = threading.Event()  # cleared: the model is still loading
         self.begun.set()
-        self._real = Studies(SimpleNamespace(), lambda: None, self.kept)  # type: ignore[arg-type]
 
     def keep(self, run: Run) -> None:
         """The records of a made-up run that has ended."""
@@ -56,11 +54,11 @@ class StubStudies:
                 header = RunHeader("made", "o", None, lane.num_layers, 2, "q", "cpu", settings, 0)
                 trace = tuple(tuple(unpack_trace(line)) for line in lane.trace) or None
                 record = RunRecord(header, lane.prompt, tuple(lane.tokens), (), lane.summary, trace)
-                self.kept[run.id, lane.name] = record
+                self.made.setdefault(run.id, dict.fromkeys(LANES))[lane.name] = record
 
     def records(self, run_id: str) -> list[RunRecord]:
         """As the real one: kept, or shipped."""
-        return self._real.records(run_id)
+        return records_of(run_id, self.made.get(run_id, {}))
 
     def ledger(self) -> dict[str, Any]:
         """SmolLM2's."""
@@ -68,24 +66,20 @@ class StubStudies:
         name = "smollm2-135m-packaged"
         return ledger(SHAPES["smollm2-135m"], Layout(DEFAULT_RIVER), name, 4096)
 
-    def run(self, name: str, values: Mapping[str, Any], session: str) -> Iterator[Study]:
+    def study(self, name: str, values: Mapping[str, Any], session: str) -> Iterator[dict[str, Any]]:
         """A few steps, then RESULTS."""
         self.stopped.clear()
-        study = Study()
+        study = Study("", phase="working")
         for step in range(200 if values["prompt"] == "slow" else STEPS):
-            study.say(f"step {step}", step / STEPS)
-            yield study
+            study.tell(f"step {step}", step / STEPS)
+            yield study.view()
             time.sleep(0.05)
             if self.stopped.is_set():
-                study.text = "Stopped; nothing was drawn."
-                yield study
+                study.phase = "stopped"
+                yield study.view()
                 return
         if values["prompt"] == "refuse":
-            study.text = str(SettingsError("prompt is empty; type at least one word."))
+            study.fail(str(SettingsError("prompt is empty; type at least one word.")))
         else:
-            study.result, study.text = {**RESULTS[name], "about": {**ABOUT, "rounds": 2}}, "Done."
-        yield study
-
-    def stop(self, session: str) -> None:
-        """Stop what runs."""
-        self.stopped.set()
+            study.phase, study.result = "done", {**RESULTS[name], "about": {**ABOUT, "rounds": 2}}
+        yield study.view()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -173,16 +172,15 @@ def answers(kind: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     return spoken(WORDS), spoken(OTHER)
 
 
-class StubSource:
+class StubSource(StubStudies):
     """Plays synthetic runs through the interface that the page has to the runner."""
 
     def __init__(self, pause: float = 0.03) -> None:
+        super().__init__()
         self.pause = pause
         self.live: list[Any] = []
         self.asked: dict[str, Any] = {}
         self.kept: dict[str, str] = {}
-        self.stopped = threading.Event()
-        self.studies = StubStudies()
         self.shown: Run | None = None
         self.card = ModelCard(
             state="ready",
@@ -227,7 +225,7 @@ class StubSource:
                 break
         if not self.stopped.is_set():
             run.upper.trace = [pack_trace(whole(t, rng)) for t in run.upper.tokens]
-        self.studies.keep(run)
+        self.keep(run)
         run.phase = "stopped" if self.stopped.is_set() else "done"
         self.shown = run
         self.kept[run.id] = lines_of(run, self.card, self.asked)

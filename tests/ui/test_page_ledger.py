@@ -83,8 +83,8 @@ def test_whether_it_fits_and_how_many_layers_do(open_page: OpenPage, served: Any
 def test_what_was_chosen_stays_when_the_loaded_model_comes(
     open_page: OpenPage, served: Any
 ) -> None:
-    studies = served[1].studies
-    studies.begun.clear()
+    source = served[1]
+    source.begun.clear()
     try:
         page = open_page(served[0])
         page.select_option("#ledger-model", index=list(HUB).index("llama-3.1-8b"))
@@ -92,7 +92,7 @@ def test_what_was_chosen_stays_when_the_loaded_model_comes(
         page.fill("#ledger-card", "12")
         said = page.locator(".ledger-fit").text_content()
     finally:
-        studies.begun.set()
+        source.begun.set()
     expect(page.locator("#ledger-model option").first).to_contain_text("Loaded:")
     chosen = page.locator("#ledger-model").evaluate("s => s.selectedOptions[0].textContent")
     assert chosen == "Llama 3.1 8B, not loaded"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +12,6 @@ import pytest
 
 import app.studies as studies
 from app.runner import Runner
-from app.studies import Studies
 from river_core.errors import RiverError, SettingsError
 from river_core.footprint import Layout, footprint
 from river_core.random_model import random_model
@@ -26,34 +23,25 @@ from tests.unit.made_folders import fill
 VALUES = {"prompt": "why?", "threshold": 0.9, "lowest": 0.5}
 
 
-@pytest.fixture
-def made() -> Iterator[Studies]:
-    worker = ThreadPoolExecutor(1)
-    model = SimpleNamespace(info=SimpleNamespace(name="m"), device="cpu")
-    yield Studies(worker, lambda: model, {})
-    worker.shutdown(cancel_futures=True)
-
-
 def measure_by(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
     monkeypatch.setitem(studies.MEASURES, "kv", function)
 
 
-def test_progress_then_the_result(made: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_then_the_result(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(model: Any, values: Any, tell: studies.Say) -> dict[str, Any]:
         tell("half", 0.5)
         time.sleep(0.6)
         return {"rows": [values["prompt"]]}
 
     measure_by(monkeypatch, measure)
-    seen = []
-    for study in made.run("kv", VALUES, "s"):
-        seen.append(study.text)
-    assert "50 %: half" in seen and seen[-1] == "Done."
-    assert study.result is not None and study.result["rows"] == ["why?"]
-    assert study.result["about"]["threshold"] == "0.9"
+    views = list(runner.study("kv", VALUES, "s"))
+    assert ("working", "50 %: half") in [(view["phase"], view["said"]) for view in views]
+    assert views[-1]["phase"] == "done"
+    assert views[-1]["result"]["rows"] == ["why?"]
+    assert views[-1]["result"]["about"]["threshold"] == "0.9"
 
 
-def test_stop_ends_it_at_the_next_step(made: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_ends_it_at_the_next_step(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
 
     def measure(model: Any, values: Any, tell: studies.Say) -> dict[str, Any]:
@@ -64,20 +52,41 @@ def test_stop_ends_it_at_the_next_step(made: Studies, monkeypatch: pytest.Monkey
         return {}
 
     measure_by(monkeypatch, measure)
-    made.stop("s")  # of nothing
-    watched = made.run("kv", VALUES, "s")
+    runner.stop("s")  # of nothing
+    watched = runner.study("kv", VALUES, "s")
     next(watched)
-    made.stop("other")
-    made.stop("s")
-    *_, study = watched
-    assert study.text.startswith("Stopped") and study.result is None
+    runner.stop("other")
+    runner.stop("s")
+    *_, view = watched
+    assert view["phase"] == "stopped" and view["result"] == {}
     assert len(steps) < 100
-    closed = made.run("kv", VALUES, "s")
+    closed = runner.study("kv", VALUES, "s")
     next(closed)
     closed.close()
     before = len(steps)
     time.sleep(0.3)
     assert len(steps) - before < 5, "a page that is closed stops its measurement"
+
+
+def test_a_new_run_stops_it_and_it_does_not_stop_a_run(
+    runner: Runner, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(model: Any, values: Any, tell: studies.Say) -> dict[str, Any]:
+        while True:
+            tell("step", None)
+            time.sleep(0.02)
+
+    measure_by(monkeypatch, measure)
+    watched = runner.study("kv", VALUES, "s")
+    next(watched)
+    assert last(run(runner, "hello", 0.9, 3, "s"))["phase"] == "done"
+    assert list(watched)[-1]["phase"] == "stopped"
+    engine.pause = 0.02
+    views = run(runner, "hello", 0.9, 40, "s")
+    next(views)
+    (refused,) = runner.study("kv", VALUES, "s")
+    assert refused["phase"] == "failed" and "still running" in refused["error"]
+    assert last(views)["phase"] == "done"
 
 
 @pytest.mark.parametrize(
@@ -88,19 +97,19 @@ def test_stop_ends_it_at_the_next_step(made: Studies, monkeypatch: pytest.Monkey
     ],
 )
 def test_what_goes_wrong_is_one_sentence(
-    made: Studies, monkeypatch: pytest.MonkeyPatch, fault: Exception, words: str
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, fault: Exception, words: str
 ) -> None:
     def measure(*_: Any) -> dict[str, Any]:
         raise fault
 
     measure_by(monkeypatch, measure)
-    *_, study = made.run("kv", VALUES, "s")
-    assert words in study.text and study.result is None
-    *_, study = made.run("kv", {**VALUES, "threshold": "high"}, "s")
-    assert "threshold is 'high'" in study.text
+    *_, view = runner.study("kv", VALUES, "s")
+    assert words in view["error"] and view["result"] == {}
+    *_, view = runner.study("kv", {**VALUES, "threshold": "high"}, "s")
+    assert "threshold is 'high'" in view["error"]
 
 
-def test_measurements_wait_for_the_worker(made: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_wait_for_the_worker(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     busy = threading.Lock()
 
     def measure(*_: Any) -> dict[str, Any]:
@@ -110,29 +119,25 @@ def test_measurements_wait_for_the_worker(made: Studies, monkeypatch: pytest.Mon
         return {}
 
     measure_by(monkeypatch, measure)
-    first, second = (made.run("kv", VALUES, name) for name in "ab")
+    first, second = (runner.study("kv", VALUES, name) for name in "ab")
     next(first)
-    assert next(second).text == "Waiting for its turn."
-    assert [last_of(first), last_of(second)] == ["Done.", "Done."]
-
-
-def last_of(states: Iterator[studies.Study]) -> str:
-    return list(states)[-1].text
+    assert next(second)["phase"] == "waiting"
+    assert [list(first)[-1]["phase"], list(second)[-1]["phase"]] == ["done", "done"]
 
 
 def test_records_of_shipped_and_kept_runs_only() -> None:
     engine = Engine()
     runner = Runner("m", engine=engine)
     view = last(run(runner, "hello", 0.9, 5, "s"))
-    kept = runner.studies.records(view["run"])
+    kept = runner.records(view["run"])
     assert len(kept) == 2 and len(kept[0].tokens) == 5
-    shipped = runner.studies.records("recorded 1-rain")
+    shipped = runner.records("recorded 1-rain")
     assert [r.header.settings["policy"] for r in shipped] == ["river", "backbone"]
     for unknown in ("nothing", "recorded ../../x", "recorded", "recorded 9"):
         with pytest.raises(RiverError, match="not kept"):
-            runner.studies.records(unknown)
+            runner.records(unknown)
     with pytest.raises(RiverError, match="No finished run"):
-        runner.studies.records("")
+        runner.records("")
     runner.close()
 
 
@@ -210,8 +215,7 @@ def command_line() -> Any:
 def test_the_loaded_models_table_is_of_its_configuration(tmp_path: Path) -> None:
     info = SimpleNamespace(name="mine", quant=QuantSpec(8, 32), entry_layer=3)
     model = SimpleNamespace(path=fill(tmp_path / "m"), info=info, capacity=256)
-    with ThreadPoolExecutor(1) as worker:
-        found = Studies(worker, lambda: model, {}).ledger()
+    found = studies.memory_table(model)
     assert (found["name"], found["layers"], found["tokens"][-1]) == ("mine", 30, 256)
     spec = SHAPES["smollm2-135m"]
     assert found["marks"]["all"][-1] == footprint(spec, Layout(info.quant, 3), tokens=256).total
