@@ -70,7 +70,7 @@ class StubStudies:
         """A few steps, then RESULTS."""
         self.stopped.clear()
         study = Study("", phase="working")
-        for step in range(200 if values["prompt"] == "slow" else STEPS):
+        for step in range(1200 if values["prompt"] == "slow" else STEPS):
             study.tell(f"step {step}", step / STEPS)
             yield study.view()
             time.sleep(0.05)
