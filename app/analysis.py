@@ -14,6 +14,7 @@ from river_core.records import RunRecord
 from .parts import part
 from .views import charts, ledger
 from .views.charts import Chart
+from .views.english import told, with_elements
 from .views.run import ModelCard
 from .views.snapshot import pack
 from .views.wording import say
@@ -125,7 +126,7 @@ def _wire_run_charts(
         try:
             found = charts.of_run(source.studies.records(run_id), dark=dark)
         except RiverError as error:
-            return [str(error), *[gr.skip()] * (len(outputs) - 1)]
+            return [with_elements(told(error)), *[gr.skip()] * (len(outputs) - 1)]
         return ["", *_filled(found)]
 
     gr.on(
@@ -153,9 +154,12 @@ def _wire_measure(
         kept = [gr.skip()] * (len(outputs) - 1)
         for study in source.studies.run(name, values, str(request.session_hash)):
             if study.result is None:
-                yield [study.text, *kept]
+                yield [with_elements(study.text), *kept]
             else:
-                yield [study.text, *_filled(_measured(name, study.result, dark=dark))]
+                yield [
+                    with_elements(study.text),
+                    *_filled(_measured(name, study.result, dark=dark)),
+                ]
 
     button.click(
         measure,

@@ -21,6 +21,7 @@ from river_core.settings import check_threshold
 
 from .recorded import read
 from .shipped import RUNS, SHIPPED
+from .views.english import Refused, known, told
 from .views.ledger import ledger
 from .views.policies import policy_name
 from .views.run import LANES
@@ -69,14 +70,14 @@ class Studies:
     def records(self, run_id: str) -> list[RunRecord]:
         """The records of a run, upper lane first. Raises RiverError where they are not kept."""
         if not run_id:
-            raise RiverError(say("charts.unfinished"))
+            raise Refused(say("charts.unfinished"))
         kind, _, name = run_id.partition(" ")
         if kind == "recorded" and name in SHIPPED:
             return read(RUNS / f"{name}.jsonl")
         kept = [self._records.get((run_id, lane)) for lane in LANES]
         found = [record for record in kept if record is not None]
         if not found or kept[0] is None:
-            raise RiverError(say("charts.no_record"))
+            raise Refused(say("charts.no_record"))
         return found
 
     def ledger(self) -> dict[str, Any]:
@@ -158,7 +159,7 @@ def sweep(model: Any, values: Mapping[str, Any], tell: Say) -> dict[str, Any]:
         file = Lines(Path(folder) / "sweep.jsonl")
 
         def part(name: str, begin: float) -> Study:
-            half = lambda text, share: tell(text, begin + (share or 0) / 2)  # noqa: E731
+            half = lambda text, share: tell(known(text), begin + (share or 0) / 2)  # noqa: E731
             return Study(file, name, model, [values["prompt"]], TOKENS, half)
 
         part("quality", 0.0).quality(quality)
@@ -188,7 +189,7 @@ def _ending(future: Future[None], study: Study) -> str:
     if fault is None:
         return say("charts.measure.done")
     if isinstance(fault, RiverError):
-        return str(fault)
+        return told(fault)
     traceback.print_exception(fault)
     return say("error.unexpected")
 

@@ -38,7 +38,8 @@ function drawBar(chips, origin) {
   status.id = "status";
   const facts = card.chips.map(([text, why]) => make("span", {class: "chip", title: why}, text));
   once(chips, [state, status.textContent, card.chips], () => [...facts, status]);
-  put(origin, card.origin ? `${say("bar.origin")}: ${card.origin}` : "");
+  const from = {name: say("bar.origin"), text: card.origin};
+  put(origin, card.origin ? say("list.labelled", from) : "");
   document.body.dataset.phase = state;
 }
 
@@ -60,7 +61,7 @@ function mountAlert(element) {
   follow((view) => {
     put(sentence, view.error);
     const box = document.querySelector("#prompt textarea, #prompt input");
-    if (box) box.setAttribute("aria-invalid", String(Boolean(view.error)));
+    if (box) fill(box, {"aria-invalid": String(Boolean(view.error)), lang: UNKNOWN}, []);
   });
 }
 

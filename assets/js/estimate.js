@@ -128,7 +128,7 @@ function estimateSentence() {
     rate: rate === null ? "" : rate.toFixed(1),
     change: rate === null ? "" : `${(rate / preview.rate).toFixed(2)}×`,
   });
-  return `${say("estimate.label")}. ${line}`;
+  return say("estimate.spoken", {label: say("estimate.label"), line});
 }
 
 function estimateChart() {
