@@ -51,8 +51,8 @@ def known(text: str) -> str:
 
 
 def named(text: str) -> str:
-    """A name of the engine's in the page's language, where it is more than a name; else as it is."""
-    return _translated(text) or text
+    """A name that the engine gives, in the page's language where it is made of words."""
+    return text if language() == "en" else _translated(text) or text
 
 
 def with_elements(text: str) -> str:
