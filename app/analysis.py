@@ -14,6 +14,7 @@ from river_core.records import RunRecord
 from .parts import part
 from .views import charts, ledger
 from .views.charts import Chart
+from .views.english import told, with_elements
 from .views.run import ModelCard
 from .views.snapshot import pack
 from .views.wording import say
@@ -117,7 +118,7 @@ def _wire_run_charts(
         try:
             found = charts.of_run(source.records(run_id), dark=dark)
         except RiverError as error:
-            return [str(error), *[gr.skip()] * (len(outputs) - 1)]
+            return [with_elements(told(error)), *[gr.skip()] * (len(outputs) - 1)]
         return ["", *_filled(found)]
 
     gr.on(
@@ -164,7 +165,7 @@ def _wire_measure(
 def _said(view: Mapping[str, Any]) -> str:
     """How far the measurement is, or what was wrong."""
     if view["phase"] in ("working", "failed"):
-        return str(view["error"] or view["said"])
+        return with_elements(str(view["error"] or view["said"]))
     return say(f"charts.measure.{view['phase']}")
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from river_core.errors import SettingsError
 from river_core.policies import find_policy
 from river_core.settings import DecodeSettings
 
+from .views.english import Refused
 from .views.policies import policy_name, usable
 from .views.run import LANES
 from .views.wording import say
@@ -48,7 +48,7 @@ class Ask:
 
 
 def ask(values: Mapping[str, Any]) -> Ask:
-    """From the page's values by the names of `DEFAULTS`. Raises SettingsError."""
+    """From the page's values by the names of `DEFAULTS`. Raises RiverError."""
     chosen = {**DEFAULTS, **values}
     common = {name: chosen[name] for name in COMMON}
     special = {name: chosen[name] for name in ("exit", "head", "prefill") if chosen[name]}
@@ -67,7 +67,7 @@ def ask(values: Mapping[str, Any]) -> Ask:
         lanes[lane] = settings
     for name in special:
         if name not in used:
-            raise SettingsError(_unusable(name, special[name], chosen))
+            raise Refused(_unusable(name, special[name], chosen))
     return Ask(str(chosen["prompt"]), lanes)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from river_core.errors import RiverError
 from river_core.settings import DecodeSettings, QuantSpec
 
+from .views.english import known, told
 from .views.run import ModelCard
 from .views.wording import say
 
@@ -18,7 +19,7 @@ def model_card(model: Any, instead: str = "") -> ModelCard:
         state="ready",
         message=say("model.ready_instead" if instead else "model.ready"),
         name=model.info.name,
-        origin=f"{model.origin}. {instead}" if instead else model.origin,
+        origin=_origin(known(model.origin), instead),
         device=str(model.device),
         num_layers=model.num_layers,
         threshold=model.info.default_threshold,
@@ -32,13 +33,17 @@ def model_card(model: Any, instead: str = "") -> ModelCard:
     )
 
 
+def _origin(origin: str, instead: str) -> str:
+    return say("bar.origin_instead", origin=origin, instead=instead) if instead else origin
+
+
 def _river(quant: QuantSpec) -> str:
     """The quantization back end, in words."""
     if quant.bits == 16:
         return say("bar.river_whole")
     named = quant.method.upper()
     _, _, checkpoint = quant.shown.partition(":")
-    method = f"{named} checkpoint {checkpoint}" if checkpoint else named
+    method = say("bar.river_checkpoint", method=named, name=checkpoint) if checkpoint else named
     bits = quant.bits if quant.budget is None else quant.budget
     names = {"method": method, "bits": bits, "group": quant.group_size}
     return say("bar.river_coded", **names)
@@ -50,7 +55,7 @@ def _scale(model: Any) -> tuple[tuple[float, float], str]:
     try:
         found = model.info.calibration and model.info.calibration.load()
     except RiverError as error:
-        return usual, str(error)
+        return usual, told(error)
     if not found:
         return usual, say("threshold.uncalibrated")
     best = found.smallest_threshold(target)

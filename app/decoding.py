@@ -13,6 +13,7 @@ from river_core.errors import RiverError
 
 from .asked import Ask
 from .card import model_card
+from .views.english import Refused
 from .views.policies import leaves
 from .views.run import LANES
 
@@ -60,12 +61,13 @@ def _whole(ask: Ask, lane: str) -> bool:
 def decode_lent(engine: Any, model: Callable[[], Any], ask: Ask) -> Iterator[Event]:
     """As `decode`, where a GPU is lent for the call: the model comes from `model()`, there.
 
-    An error is the last event, as ("error", sentence): exceptions may lose their kind on the way.
+    An error is the last event, as ("error", sentence), or ("refused", sentence) where the page's
+    own words tell of it: exceptions may lose their kind on the way.
     """
     try:
         yield from decode(engine, model(), ask, engine.Control, lambda: False)
     except RiverError as error:
-        yield "error", str(error)
+        yield "refused" if isinstance(error, Refused) else "error", str(error)
 
 
 def lent_seconds(ask: Ask) -> int:

@@ -18,6 +18,7 @@ from .export import page as replay_page
 from .recipe import Recipe, read_recipe
 from .recorded import LARGEST, parse, view
 from .shipped import shipped_lines
+from .views.english import told
 from .views.run import ModelCard
 from .views.snapshot import pack
 from .views.wording import say
@@ -66,7 +67,7 @@ def kept_by(keeper: Keeper) -> Callable[[Any], dict[str, Any]]:
                 "view": view(parse(lines, say("export.live_name")), "live", typed or "", typed),
             }
         except RiverError as error:
-            return {"error": say("export.gone", reason=error)}
+            return {"error": say("export.gone", reason=told(error))}
 
     return kept
 
@@ -91,7 +92,7 @@ def replay(asked: Any) -> dict[str, Any]:
         title = say("replay.title", file=name[-80:])
         return {"view": view(parse(text, name), name[-80:], title)}
     except RiverError as error:
-        return {"error": str(error)}
+        return {"error": told(error)}
 
 
 def shell(_: Any = None) -> dict[str, Any]:

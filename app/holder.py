@@ -13,6 +13,8 @@ from typing import Any
 from river_core.errors import RiverError
 
 from .card import model_card
+from .views.english import Refused, known, marked
+from .views.numbers import percent
 from .views.run import ModelCard
 from .views.wording import say
 
@@ -41,7 +43,7 @@ class Holder:
             try:
                 model = self._engine.load(name, progress=self._progress, **self._settings)
             except RiverError as error:
-                reason = reason or str(error)
+                reason = reason or _reason(error)
                 continue
             self.model = model
             self.card = model_card(model, say("model.instead", reason=reason) if reason else "")
@@ -57,8 +59,10 @@ class Holder:
     def _progress(self, step: str, fraction: float | None) -> None:
         if self.closing:
             raise SystemExit
-        share = "" if fraction is None else f", {fraction:.0%}".replace("%", " %")
-        message = say("model.loading_step", step=step + share)
+        step = known(step)
+        if fraction is not None:
+            step = say("model.loading_share", step=step, share=percent(fraction))
+        message = say("model.loading_step", step=step)
         if message != self.card.message:
             self.card = ModelCard("loading", message, self.card.name)
 
@@ -67,7 +71,7 @@ class Holder:
         if self.model is None:
             self.load()
         if self.model is None:
-            raise RiverError(self.card.message)
+            raise Refused(self.card.message)
         return self.model
 
     def set_resident(self, layers: int | str) -> None:
@@ -75,3 +79,8 @@ class Holder:
         model = self.ready()
         model.set_resident(layers)
         self.card = model_card(model)
+
+
+def _reason(error: RiverError) -> str:
+    """What stands behind the page's own "because"."""
+    return str(error) if isinstance(error, Refused) else marked(str(error))

@@ -11,6 +11,7 @@ from typing import Any
 from river_core.records import CacheUpdate, PromptRecord, RunRecord, RunSummary, TokenRecord
 
 from .asked import Ask
+from .views.english import told
 from .views.packing import pack_trace
 from .views.run import Lane, ModelCard, Run
 from .views.snapshot import append
@@ -79,8 +80,11 @@ def _record(job: Job, lane: Lane, record: object) -> None:
 
 
 def fail(job: Job, reason: object) -> None:
-    """The run and the lanes that have not ended have failed; `reason` is one sentence."""
-    job.run.error = str(reason)
+    """The run and the lanes that have not ended have failed.
+
+    `reason` is an error, or one sentence in the page's language.
+    """
+    job.run.error = reason if isinstance(reason, str) else told(reason)
     job.enter("failed")
     for lane in job.run.lanes:
         if lane.phase not in ("done", "stopped"):

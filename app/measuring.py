@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from river_core.errors import RiverError
 from river_core.records import RunRecord, TokenRecord
 
 from .task import Records, Task, kept, settings_of
+from .views.english import Refused
 from .views.measured import Rounds, measured
 from .views.policies import policy_name
 from .views.run import LANES
@@ -39,7 +39,7 @@ class Measuring(Task):
         lanes = kept(records)
         count = min(MOST_TOKENS, max(len(record.tokens) for record in lanes))
         if count < 2:
-            raise RiverError(say("measure.short"))
+            raise Refused(say("measure.short"))
         contenders = [
             Repeats(lane, self, engine, model.endless(), record)
             for lane, record in zip(LANES, lanes, strict=True)
@@ -92,5 +92,5 @@ class Repeats:
         self.last = stream.record(full_trace=False)
         done = self.last.summary
         if done.tokens_per_second is None or done.mean_exit_layer is None:
-            raise RiverError(say("measure.short"))
+            raise Refused(say("measure.short"))
         return Sample(done.tokens_per_second, done.mean_exit_layer, done.decision_microseconds)

@@ -18,6 +18,7 @@ from river_core.settings import HEADS, PREFILLS, DecodeSettings
 
 from .asked import DEFAULTS, ask
 from .command import known_settings
+from .views.english import told
 from .views.policies import ON_PAGE
 from .views.run import LANES
 from .views.wording import say
@@ -95,7 +96,7 @@ def _together(values: Mapping[str, Any]) -> list[str]:
     try:
         ask(values)
     except RiverError as error:
-        return [str(error)]
+        return [told(error)]
     return []
 
 

@@ -17,11 +17,12 @@ from river_core.settings import QuantSpec
 from .command import command, typed_prompt
 from .recipe import recipe_of
 from .replay_check import check_records
+from .views.english import RefusedRecord, known, marked
 from .views.packing import pack_trace
 from .views.policies import policy_name
 from .views.run import LANES, Lane, ModelCard, Run
 from .views.snapshot import append, snapshot
-from .views.wording import say
+from .views.wording import listed_apart, say
 
 LARGEST = 8 * 2**20  # bytes of a file
 LONGEST_NAME, LONGEST_REASON = 80, 300  # characters of each that a sentence repeats
@@ -34,10 +35,11 @@ def read(path: str | Path) -> list[RunRecord]:
         with Path(path).open("rb") as file:
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
-            raise RecordError(f"{path} is larger than {LARGEST // 2**20} MiB; it is not shown.")
+            raise RefusedRecord(say("file.large", file=path, most=LARGEST // 2**20))
         return parse(data.decode("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path} cannot be read as a recorded run: {error}.") from error
+        reason = marked(str(error))
+        raise RefusedRecord(say("file.unreadable", file=path, reason=reason)) from error
 
 
 def parse(text: str, name: str) -> list[RunRecord]:
@@ -49,18 +51,22 @@ def parse(text: str, name: str) -> list[RunRecord]:
         parts[-1].append(line)
     name = name if len(name) <= LONGEST_NAME else f"…{name[-LONGEST_NAME:]}"
     if len(parts) not in (1, 2):
-        raise RecordError(f"{name} holds {len(parts)} run records instead of one or two.")
+        raise RefusedRecord(say("file.count", file=name, count=len(parts)))
     try:
         records = [RunRecord.from_lines(part, name) for part in parts]
     except RecordError as error:
         raise RecordError(_short(error)) from error
     except _BROKEN as error:
-        raise RecordError(f"{name} is not a recorded run: {_short(error)}.") from error
+        raise _no_run(name, error) from error
     try:
         check_records(records, [len(part) for part in parts])
     except (RecordError, *_BROKEN) as error:
-        raise RecordError(f"{name} is not a recorded run: {_short(error)}.") from error
+        raise _no_run(name, error) from error
     return records
+
+
+def _no_run(name: str, error: Exception) -> RefusedRecord:
+    return RefusedRecord(say("file.no_run", file=name, reason=marked(_short(error))))
 
 
 def _short(error: Exception) -> str:
@@ -90,13 +96,12 @@ def view(
     """The snapshot of a recorded run, with `recorded`: what the chooser and the label say, and
     `files`: what the page writes of it. `prompt`: as typed, where that is known."""
     header = records[0].header
-    card = ModelCard(
-        "ready", say("recorded.card"), header.model, header.origin, header.device, header.num_layers
-    )
+    origin, place = known(header.origin), (header.device, header.num_layers)
+    card = ModelCard("ready", say("recorded.card"), header.model, origin, *place)
     facts = {
         "title": title or name,
         "label": say("recorded.label", model=header.model, device=header.device),
-        "settings": "; ".join(map(_asked, records)),
+        "settings": listed_apart(map(_asked, records)),
         "bits": _bits(str(header.quantisation)),
     }
     return snapshot(recorded_run(records, name), card) | {

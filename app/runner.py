@@ -35,6 +35,7 @@ from .safe import Safe
 from .space import lent
 from .studies import Study, memory_table, records_of
 from .task import Task, refusal
+from .views.english import Refused
 from .views.record import record_json
 from .views.run import LANES, ModelCard, Run
 from .views.snapshot import card_view, snapshot
@@ -44,6 +45,7 @@ from .views.wording import say
 INTERVAL = 0.11  # seconds between snapshots: 8 to 10 a second with what Gradio adds
 ON_CPU = 0.25  # the same where the page's browser may take its time from the decoding
 KEPT_RUNS = 16
+ERRORS = {"error": RiverError, "refused": Refused}  # by the event that carries the sentence
 TASKS: dict[str, type[Task]] = {task.kind: task for task in (Measuring, Safe)}
 
 
@@ -179,18 +181,18 @@ class Runner:
     def record(self, run_id: str, lane: str) -> dict[str, Any]:
         """The record of a kept page run. Raises RiverError when there is none."""
         if lane not in LANES:
-            raise RiverError(say("error.lane", lane=lane))
+            raise Refused(say("error.lane", lane=lane))
         with self._lock:
             record = self._records.get((run_id, lane))
         if record is None:
-            raise RiverError(say("error.no_record", kept=KEPT_RUNS))
+            raise Refused(say("error.no_record", kept=KEPT_RUNS))
         return record_json(record)
 
     def lines(self, run_id: str) -> str:
         """The records of a kept page run as JSON Lines. Raises RiverError when there are none."""
         records = [record for record in self._kept(run_id).values() if record is not None]
         if not records:
-            raise RiverError(say("error.no_record", kept=KEPT_RUNS))
+            raise Refused(say("error.no_record", kept=KEPT_RUNS))
         return saved(records)
 
     def _lend(self) -> Callable[[Ask], Iterator[Event]]:
@@ -224,8 +226,8 @@ class Runner:
         job = Job(Run(""), asked)
         events = list(self._events(job))
         for lane, event in events:
-            if lane == "error":
-                raise RiverError(str(event))
+            if lane in ERRORS:
+                raise ERRORS[lane](str(event))
         return {lane: event for lane, event in events if isinstance(event, RunRecord)}
 
     def _work(self, job: Job) -> None:
@@ -272,13 +274,13 @@ class Runner:
     def _here(self) -> Any:
         """The model in this process. Raises RiverError, also where it is only lent to runs."""
         if self._lent is not None:
-            raise RiverError(say("model.only_runs"))
+            raise Refused(say("model.only_runs"))
         return self._holder.ready()
 
     def _take(self, job: Job, lane: str, event: object) -> None:
         """Put one event where the views look for it; a whole record is kept for a while."""
-        if lane == "error":
-            raise RiverError(str(event))
+        if lane in ERRORS:
+            raise ERRORS[lane](str(event))
         if isinstance(event, RunRecord):
             self._records[job.run.id, lane] = event
             while len(self._records) > 2 * KEPT_RUNS:

@@ -6,9 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from river_core.errors import RiverError
-
 from .task import Records, Task, kept
+from .views.english import Refused
 from .views.wording import say
 
 LONGEST = 30.0  # seconds
@@ -25,7 +24,7 @@ class Safe(Task):
         """`exits` and `stable`, one per token; their mean."""
         record = kept(records, "upper")[0]
         if record.summary.decode_seconds > LONGEST / 2:
-            raise RiverError(say("safe.long", seconds=round(LONGEST)))
+            raise Refused(say("safe.long", seconds=round(LONGEST)))
         self.said, self.since = say("safe.replay"), time.monotonic()
         found = engine.earliest_safe_exits(model, record, progress=self.told)
         return {
@@ -47,5 +46,5 @@ class Safe(Task):
             return
         spent = time.monotonic() - self.since
         if spent / done * passes > LONGEST:
-            raise RiverError(say("safe.long", seconds=round(LONGEST)))
+            raise Refused(say("safe.long", seconds=round(LONGEST)))
         self.share, self.said = done / passes, say("safe.passes", done=done, passes=passes)

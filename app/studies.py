@@ -19,6 +19,7 @@ from river_core.settings import check_threshold
 from .recorded import read
 from .shipped import RUNS, SHIPPED
 from .task import Records, Task
+from .views.english import Refused, known
 from .views.ledger import ledger
 from .views.policies import policy_name
 from .views.run import LANES
@@ -69,13 +70,13 @@ def records_of(run_id: str, records: Mapping[str, RunRecord | None]) -> list[Run
     Raises RiverError where they are not kept.
     """
     if not run_id:
-        raise RiverError(say("charts.unfinished"))
+        raise Refused(say("charts.unfinished"))
     kind, _, name = run_id.partition(" ")
     if kind == "recorded" and name in SHIPPED:
         return read(RUNS / f"{name}.jsonl")
     found = [record for lane in LANES if (record := records.get(lane)) is not None]
     if not found or records.get(LANES[0]) is None:
-        raise RiverError(say("charts.no_record"))
+        raise Refused(say("charts.no_record"))
     return found
 
 
@@ -118,7 +119,7 @@ def sweep(model: Any, values: Mapping[str, Any], tell: Say) -> dict[str, Any]:
         file = Lines(Path(folder) / "sweep.jsonl")
 
         def part(name: str, begin: float) -> Study:
-            half = lambda text, share: tell(text, begin + (share or 0) / 2)  # noqa: E731
+            half = lambda text, share: tell(known(text), begin + (share or 0) / 2)  # noqa: E731
             return Study(file, name, model, [values["prompt"]], TOKENS, half)
 
         part("quality", 0.0).quality(quality)

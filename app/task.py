@@ -17,6 +17,7 @@ from river_core.errors import RiverError
 from river_core.records import RunRecord
 from river_core.settings import DecodeSettings
 
+from .views.english import Refused, told
 from .views.run import LANES
 from .views.wording import say
 
@@ -93,7 +94,7 @@ class Task(ABC):
         except Stopped:
             self.phase, self.said = "stopped", ""
         except RiverError as error:
-            self.fail(str(error))
+            self.fail(told(error))
 
     @abstractmethod
     def work(self, engine: Any, model: Any, records: Records) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def kept(records: Records, *lanes: str) -> list[RunRecord]:
     found = [records.get(lane) for lane in lanes or LANES]
     whole = [record for record in found if record is not None]
     if len(whole) < len(found):
-        raise RiverError(say("task.no_record"))
+        raise Refused(say("task.no_record"))
     return whole
 
 

@@ -34,6 +34,7 @@ STYLES = (
     "ledger",
 )
 SCRIPTS = (
+    "language",
     "dom",
     "store",
     "selection",
@@ -107,7 +108,7 @@ def script(recorded: str) -> str:
     """The page's script; `recorded` is the line that defines the recorded runs."""
     files = [(ASSETS / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     values = f"const TEXT = {inline(dictionary())};\nconst FIELDS = {inline(FIELDS)};"
-    spoken = f"document.documentElement.lang = {inline(language())};"
+    spoken = f"const LANGUAGE = {inline(language())};"
     body = "\n".join(['"use strict";', spoken, values, recorded, *files])
     return f"(() => {{\n{body}\n}})();"
 

@@ -18,10 +18,11 @@ from .endpoints import wire_api
 from .files import files_part, link_recipe, wire_recipe
 from .panel import Panel, settings_panel
 from .parts import part
+from .views.english import told, with_elements
 from .views.policies import policy_sentence
 from .views.run import ModelCard, Run
 from .views.snapshot import card_view, pack, snapshot
-from .views.wording import prompts, say
+from .views.wording import prompts, say, sentences
 
 COMPUTE = "compute"  # one concurrency id for everything that computes
 WAITING = 8  # runs that may wait for the one worker at a time
@@ -192,7 +193,7 @@ def _wire_panel(source: Source, panel: Panel, threshold: gr.Slider) -> None:
         try:
             source.set_threshold(value, str(request.session_hash))
         except RiverError as error:
-            raise gr.Error(str(error), print_exception=False) from error
+            raise gr.Error(with_elements(told(error)), print_exception=False) from error
 
     threshold.change(live, threshold, queue=False, trigger_mode="always_last", **quiet)
 
@@ -200,7 +201,7 @@ def _wire_panel(source: Source, panel: Panel, threshold: gr.Slider) -> None:
         try:
             source.set_resident(layers)
         except RiverError as error:
-            return str(error)
+            return with_elements(told(error))
         card = source.card
         return say("settings.resident.done", resident=card.resident, layers=card.num_layers)
 
@@ -217,7 +218,7 @@ def _wire_load(source: Source, page: gr.Blocks, outputs: list[Any], button: gr.B
                 continue
             default = say("threshold.default", threshold=f"{card.threshold:.3f}")
             lowest, step = card.scale
-            words = " ".join((say("threshold.info"), default, card.advice)).strip()
+            words = sentences((say("threshold.info"), default, with_elements(card.advice)))
             yield (
                 pack(view),
                 gr.update(

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from river_core.errors import RecordError
 from river_core.figures import COLOURS, policy_line
 from river_core.metrics import exit_histogram, running_shares, similarity_quartiles
 from river_core.records import RunRecord
 
 from . import colour
+from .english import RefusedRecord
 from .policies import first_exit, policy_name
 from .run import LANES
-from .wording import say
+from .wording import listed, listed_apart, say
 
 INK = {False: "#1b1b1f", True: "#ececf0"}  # by "dark"
 GRID = {False: "#dcdce1", True: "#3a3a42"}
@@ -52,7 +52,7 @@ def of_run(records: Sequence[RunRecord], *, dark: bool) -> list[Chart]:
     Raises RecordError for an answer that is too short.
     """
     if len(records[0].tokens) < 2:
-        raise RecordError(say("charts.few"))
+        raise RefusedRecord(say("charts.few"))
     return [
         exit_chart(records, dark=dark),
         similarity_chart(records[0], dark=dark),
@@ -86,7 +86,7 @@ def exit_chart(records: Sequence[RunRecord], *, dark: bool) -> Chart:
     table: list[list[Any]] = [["exit layer", *names]]
     for layer in range(min(1, *map(min, numbers)), layers + 1):
         table.append([layer, *(counts.get(layer, 0) for counts in numbers)])
-    runs = "; ".join(map(_named, records))
+    runs = listed_apart(map(_named, records))
     return Chart("exits", figure, say("charts.exits.caption", runs=runs), table)
 
 
@@ -238,7 +238,8 @@ def _frame(dark: bool) -> str:
 
 
 def _policy(record: RunRecord) -> str:
-    return policy_name(str(record.header.settings.get("policy", "unknown")))
+    policy = record.header.settings.get("policy")
+    return say("charts.unknown") if policy is None else policy_name(str(policy))
 
 
 def _lane_names(records: Sequence[RunRecord]) -> list[str]:
@@ -246,7 +247,7 @@ def _lane_names(records: Sequence[RunRecord]) -> list[str]:
     names = [_policy(record) for record in records]
     if len(set(names)) == len(names):
         return names
-    return [f"{name}, {say(f'charts.{lane}')}" for name, lane in zip(names, LANES, strict=True)]
+    return [listed((name, say(f"charts.{lane}"))) for name, lane in zip(names, LANES, strict=True)]
 
 
 def _named(record: RunRecord) -> str:

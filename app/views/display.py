@@ -11,6 +11,8 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 
+from .wording import say
+
 SPACE, NEWLINE, TAB, RETURN = "·", "↵", "⇥", "␍"
 JOINERS = "\u200c\u200d"  # legitimate inside emoji and several scripts
 _SYMBOLS = {" ": SPACE, "\n": NEWLINE, "\t": TAB, "\r": RETURN, "\u00a0": "⍽"}
@@ -58,7 +60,7 @@ def quoted(text: str, raw: str = "", token_id: int | None = None) -> str:
         shown = show(text, raw, token_id)
         return f"<{shown.text}>" if shown.kind == "bytes" else shown.text
     inner = "".join(c if c == " " else _character(c, text, i) for i, c in enumerate(text))
-    return f"‘{inner}’"
+    return say("list.quoted", text=inner)
 
 
 def _character(c: str, text: str, index: int) -> str:

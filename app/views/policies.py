@@ -6,7 +6,7 @@ from typing import Any
 
 from river_core.policies import POLICIES
 
-from .wording import say
+from .wording import listed, say, sentences
 
 ON_PAGE = ("similarity", "confidence", "gap", "fixed")  # the other exit rules need a list of layers
 
@@ -46,11 +46,11 @@ def policy_sentence(policy: str) -> str:
     """What it does and what it can be given, in sentences."""
     row = POLICIES[policy]
     exits = [rule for rule in row.exits if rule in ON_PAGE]
-    parts = [row.sentence]
+    parts = [say(f"policy.{policy}.about")]
     if len(exits) > 1:
-        parts.append(say("policy.exits", rules=", ".join(exits)))
+        parts.append(say("policy.exits", rules=listed(say(f"rule.{rule}") for rule in exits)))
     elif not leaves(policy):
         parts.append(say("policy.never"))
     parts.append(say("policy.heads" if len(row.heads) > 1 else f"policy.head_{row.heads[0]}"))
     parts.append(say("policy.prefills" if len(row.prefills) > 1 else "policy.prefill_fixed"))
-    return " ".join(parts)
+    return sentences(parts)

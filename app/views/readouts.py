@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from .agreement import agreeing
+from .english import known, named
 from .numbers import DASH, decimal, mebibytes, microseconds, percent, seconds
 from .run import Lane, Run
-from .wording import say
+from .wording import listed, say
 
 PARTS = ("backbone", "river", "embedding", "head", "norms", "kv", "buffers")
 
@@ -99,10 +100,12 @@ def machine(run: Run) -> list[list[str]]:
     lines = []
     if summary is not None:
         lines.append([say("machine.device"), summary.device])
-        lines += [[say("machine.kernel", shape=k), v] for k, v in _kernels(run).items()]
-    lines += [[say("machine.note"), note] for note in run.notes]
+        lines += [
+            [say("machine.kernel", shape=named(k)), named(v)] for k, v in _kernels(run).items()
+        ]
+    lines += [[say("machine.note"), known(note)] for note in run.notes]
     if summary is not None:
-        versions = ", ".join(f"{name} {v}" for name, v in summary.versions.items())
+        versions = listed(f"{name} {v}" for name, v in summary.versions.items())
         lines.append([say("machine.versions"), versions])
     return lines
 

@@ -10,7 +10,7 @@ from river_core.records import TokenRecord
 from .display import quoted
 from .numbers import decimal, seconds, spans
 from .run import Lane, Run
-from .wording import say
+from .wording import listed, say
 
 
 def token_sentence(token: TokenRecord, num_layers: int) -> str:
@@ -49,7 +49,7 @@ def cache_phrase(token: TokenRecord) -> str:
     ]
     if not parts:
         return say("token.cache_backbone", position=position)
-    return say("token.cache", parts=", ".join(parts))
+    return say("token.cache", parts=listed(parts))
 
 
 def layer_span(first: int, last: int) -> str:

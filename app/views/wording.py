@@ -5,6 +5,7 @@ file. Placeholders are `{name}`; a missing key or value is an error, not an empt
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -51,3 +52,18 @@ def prompts() -> tuple[str, ...]:
 def say(key: str, **values: object) -> str:
     """The sentence named `key` with its placeholders filled; KeyError when either is missing."""
     return dictionary()[key].format_map(values)
+
+
+def listed(parts: Iterable[str]) -> str:
+    """Words one after the other, as the language separates them: 'a, b'."""
+    return say("list.comma").join(parts)
+
+
+def listed_apart(parts: Iterable[str]) -> str:
+    """The same for parts that hold commas themselves: 'a, b; c, d'."""
+    return say("list.semicolon").join(parts)
+
+
+def sentences(parts: Iterable[str]) -> str:
+    """Whole sentences one after the other; empty ones are left out."""
+    return say("list.sentence").join(filter(None, parts))

@@ -36,10 +36,11 @@ function drawBar(chips, origin) {
   once(chips, [state, card.chips], () => [
     ...card.chips.map(([text, why]) => make("span", {class: "chip", title: why}, text)),
     make("span", {class: `chip status status-${state}`, id: "status"},
-      make("span", {class: "dot", "aria-hidden": "true"}), ""),
+      make("span", {class: "dot", "aria-hidden": "true"}), make("span")),
   ]);
   put(chips.lastChild.lastChild, busy ? view.status : card.status);
-  put(origin, card.origin ? `${say("bar.origin")}: ${card.origin}` : "");
+  const from = {name: say("bar.origin"), text: card.origin};
+  put(origin, card.origin ? say("list.labelled", from) : "");
   document.body.dataset.phase = state;
 }
 
@@ -61,7 +62,7 @@ function mountAlert(element) {
   follow((view) => {
     put(sentence, view.error);
     const box = document.querySelector("#prompt textarea, #prompt input");
-    if (box) box.setAttribute("aria-invalid", String(Boolean(view.error)));
+    if (box) fill(box, {"aria-invalid": String(Boolean(view.error)), lang: UNKNOWN}, []);
   });
 }
 

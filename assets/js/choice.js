@@ -34,14 +34,18 @@ function timesOf(token) {
   if (!token.parts) return [];
   const parts = Object.entries(token.parts).map(([name, spent]) =>
     say("choice.part", {name: TEXT[`part.${name}`] || name, time: spent.toFixed(2)}));
-  return [make("p", {class: "quiet choice-parts"}, say("choice.parts", {parts: parts.join(", ")}))];
+  return [make("p", {class: "quiet choice-parts"}, say("choice.parts", {parts: listed(parts)}))];
+}
+
+function alternativeText(text) {
+  return make("bdi", {class: "alt-text", lang: UNKNOWN, title: text}, text);
 }
 
 function alternative([text, share, id], chosenId) {
   const bar = make("span", {class: "share", "aria-hidden": "true"});
   bar.style.width = `${100 * share}%`;
   const row = make("tr", {},
-    make("th", {scope: "row"}, make("bdi", {class: "alt-text", title: text}, text)),
+    make("th", {scope: "row"}, alternativeText(text)),
     make("td", {class: "share-cell"}, bar),
     make("td", {class: "number"}, `${(100 * share).toFixed(1)} %`));
   if (id === chosenId) row.className = "alt-chosen";

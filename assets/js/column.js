@@ -7,7 +7,7 @@ function columnOf(token, place) {
   const step = COLUMN.height / layers;
   const svg = draw("svg", {
     width: COLUMN.left + COLUMN.width + 4, height: COLUMN.height + 2 * COLUMN.top, class: "kv-column",
-    role: "img", "aria-label": partNames(token.kv).join("; "),
+    role: "img", "aria-label": listed(partNames(token.kv), "semicolon"),
   });
   [...token.kv].forEach((letter, i) => {
     const y = COLUMN.top + COLUMN.height - (i + 1) * step;
@@ -39,7 +39,7 @@ function columnSentence(place, token) {
   const position = token.position - 1;
   if (place.index === 0) return say("column.first", {position});
   const fed = page.tokens[place.lane][place.index - 1];
-  return say("column.sentence", {text: `‘${named(fed)}’`, position});
+  return say("column.sentence", {text: say("list.quoted", {text: named(fed)}), position});
 }
 
 function partNames(letters) {

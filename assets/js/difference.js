@@ -36,7 +36,7 @@ function sideOf(side, other) {
   const said = side.said ? [make("p", {class: "quiet"}, side.said)] : [];
   if (!side.token) return make("div", {class: "compare-side"}, ...said);
   const title = make("h3", {}, `${say("compare.chose", {policy: side.title})} `,
-    make("bdi", {class: "compare-token"}, side.token));
+    make("bdi", {class: "compare-token", lang: UNKNOWN}, side.token));
   const rows = side.rows.map((row) => opinion(row, other));
   return make("div", {class: "compare-side"}, title,
     make("table", {class: "choice"}, make("tbody", {}, ...rows)), ...said);
@@ -45,7 +45,7 @@ function sideOf(side, other) {
 function opinion([text, share, whose], other) {
   const bar = make("span", {class: "share", "aria-hidden": "true"});
   bar.style.width = `${100 * share}%`;
-  const name = make("th", {scope: "row"}, make("bdi", {class: "alt-text", title: text}, text));
+  const name = make("th", {scope: "row"}, alternativeText(text));
   if (whose) {
     name.append(make("span", {class: `whose whose-${whose}`},
       whose === "own" ? say("compare.own") : say("compare.other", {policy: other})));

@@ -1,13 +1,15 @@
 // Building elements. Model text enters the page only through `textContent` here.
 
 const SVG = "http://www.w3.org/2000/svg";
+const ENGLISH = /[\u2068\u2069]/; // the marks around it, see spoken
+const UNKNOWN = ""; // the language of what a model or a person wrote
 
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== null && value !== undefined) node.setAttribute(name, value);
   }
   for (const child of children) {
-    node.append(typeof child === "object" ? child : document.createTextNode(String(child)));
+    node.append(...(typeof child === "object" ? [child] : spoken(String(child).split(ENGLISH))));
   }
   return node;
 }
@@ -21,13 +23,26 @@ function draw(tag, attributes = {}, ...children) {
 }
 
 function put(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  const parts = String(text).split(ENGLISH);
+  if (node.textContent !== parts.join("")) node.replaceChildren(...spoken(parts));
+}
+
+// A stretch between these marks is English on a page in another language (app/views/english.py).
+function spoken(parts) {
+  return parts.map((part, i) => (i % 2
+    ? make("span", {lang: "en"}, part)
+    : document.createTextNode(part)));
 }
 
 function say(key, values = {}) {
   const sentence = TEXT[key];
   if (sentence === undefined) throw new Error(`no text for ${key}`);
   return sentence.replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
+}
+
+// Words one after the other, as the language separates them.
+function listed(parts, how = "comma") {
+  return parts.join(say(`list.${how}`));
 }
 
 // Fills and textures of the KV sources, once for all drawings.

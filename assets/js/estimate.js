@@ -42,8 +42,12 @@ function watchSlider() {
   const box = document.querySelector("#threshold");
   if (!box) return setTimeout(watchSlider, 200);
   const options = {subtree: true, childList: true, attributeFilter: ["min", "max"]};
-  new MutationObserver(() => page.view && drawEstimate()).observe(box, options);
-  if (page.view) drawEstimate();
+  const changed = () => {
+    nameSlider(box);
+    if (page.view) drawEstimate();
+  };
+  new MutationObserver(changed).observe(box, options);
+  changed();
 }
 
 function forgetEstimate() {
@@ -128,7 +132,7 @@ function estimateSentence() {
     rate: rate === null ? "" : rate.toFixed(1),
     change: rate === null ? "" : `${(rate / preview.rate).toFixed(2)}×`,
   });
-  return `${say("estimate.label")}. ${line}`;
+  return say("estimate.spoken", {label: say("estimate.label"), line});
 }
 
 function estimateChart() {

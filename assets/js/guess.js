@@ -42,7 +42,7 @@ function guessChart(token, values, width) {
   const frame = scales(token, values, "upper", {width, height: HEIGHT});
   return draw("svg", {
     width, height: HEIGHT, role: "img", class: "trace",
-    "aria-label": say("trace.aria", {values: values.map((v) => v.toFixed(3)).join(", ")}),
+    "aria-label": say("trace.aria", {values: listed(values.map((v) => v.toFixed(3)))}),
   }, ...axes(frame), ...thresholdLine(frame), line(values, frame, "trace-line"),
   ...dots(values, frame));
 }

@@ -139,7 +139,7 @@ function nameHeat(plot, tokens, range) {
   const mark = plot.marks[0];
   const parts = [say("heat.summary", {lane, tokens: tokens.length, layers: plot.layers, low, high})];
   if (mark) parts.push(say("heat.selected", {sentence: tokens[mark.index].label}));
-  map.canvas.setAttribute("aria-label", parts.join(" "));
+  map.canvas.setAttribute("aria-label", listed(parts, "sentence"));
   put(panels.heat.note, lane);
   once(map.legend, [low, high], () => [
     make("span", {class: "map-key"}, say("heat.low", {low}),

@@ -127,17 +127,17 @@ function nameSlots(plot, moment, written) {
   const counts = sourceCounts(plot.lane, written, moment);
   const present = [...SOURCES].filter((letter) => counts[letter]);
   const lane = laneTitle(plot.lane);
-  const listed = present.map((letter) =>
+  const counted = present.map((letter) =>
     say("kv.count", {name: say(`source.${letter}.name`), count: counts[letter]}));
   const token = page.tokens[plot.lane][moment];
   const sentence = token
     ? say("kv.caption", {number: moment + 1, token: named(token), positions: written})
     : say("kv.caption_empty");
-  map.canvas.setAttribute("aria-label", [say("kv.summary", {lane, layers: plot.layers}), sentence,
-    listed.join(", ")].join(" "));
+  const summary = say("kv.summary", {lane, layers: plot.layers});
+  map.canvas.setAttribute("aria-label", listed([summary, sentence, listed(counted)], "sentence"));
   put(panels.kv.note, lane);
   put(map.caption, sentence);
-  once(map.legend, listed, () => present.map((letter, i) => make("span", {class: "map-key"},
+  once(map.legend, counted, () => present.map((letter, i) => make("span", {class: "map-key"},
     draw("svg", {width: 22, height: 14, "aria-hidden": "true", class: "key"}, ...slotKey(letter)),
-    make("span", {class: "kv-count", "data-source": letter}, listed[i]))));
+    make("span", {class: "kv-count", "data-source": letter}, counted[i]))));
 }

@@ -48,7 +48,7 @@ function promptTokens() {
 function neutralCell([text, kind], index, all) {
   const spaced = index + 1 < all.length && all[index + 1][2] ? "spaced" : "";
   const cell = make("span", {class: `tok neutral ${kind} ${spaced}`},
-    make("bdi", {class: "txt"}, text));
+    make("bdi", {class: "txt", lang: UNKNOWN}, text));
   return text.endsWith("↵") ? [cell, lineBreak()] : [cell];
 }
 
@@ -82,7 +82,8 @@ function makeCell(lane, index) {
   const cell = make("span", {
     role: "gridcell", class: `tok ${kind}`, tabindex: "-1", "aria-label": label,
     "aria-selected": "false", "data-index": index, "aria-colindex": index + 2,
-  }, make("bdi", {class: "txt"}, text), make("span", {class: "bar", "aria-hidden": "true"}));
+  }, make("bdi", {class: "txt", lang: UNKNOWN}, text),
+  make("span", {class: "bar", "aria-hidden": "true"}));
   if ((index + 1) % 10 === 0) cell.dataset.number = index + 1;
   cells[index] = cell;
   showExit(cell, lane, index);

@@ -27,7 +27,9 @@ function ledgerBars(parts) {
 function segment(part, bytes, scale) {
   const named = part !== "whole" && bytes / scale >= LABEL_FROM;
   const node = make("span", {class: `segment segment-${part}`}, named ? say(`memory.${part}`) : "");
-  if (part !== "whole") node.title = `${say(`memory.${part}`)}: ${sizeText(bytes)}`;
+  if (part !== "whole") {
+    node.title = say("list.labelled", {name: say(`memory.${part}`), text: sizeText(bytes)});
+  }
   node.style.width = `${(100 * bytes) / scale}%`;
   return node;
 }

@@ -29,7 +29,7 @@ function raceNodes() {
   const clock = make("output", {class: "race-clock"});
   const canvas = make("canvas", {role: "img", class: "race-canvas"});
   const lanes = Object.fromEntries(LANES.map((lane) => [lane, {
-    head: make("p", {class: "race-head"}), text: make("p", {class: "race-text"}),
+    head: make("p", {class: "race-head"}), text: make("p", {class: "race-text", lang: UNKNOWN}),
   }]));
   const section = make("section", {class: "race", hidden: "", "aria-labelledby": "race-title"},
     make("h2", {id: "race-title"}, say("race.title")),

@@ -25,7 +25,7 @@ function savedOf(gap) {
 function gapBars(bars) {
   const sum = ({parts}) => parts.reduce((all, [, size]) => all + size, 0);
   const scale = Math.max(1, ...bars.map(sum));
-  const spoken = bars.map(({label: name, value}) => `${name} ${value}`).join(", ");
+  const shares = bars.map(({label: name, value}) => `${name} ${value}`);
   const lines = bars.map((bar) => {
     const pieces = bar.parts.map(([name, size]) => {
       const piece = make("span", {class: `gap-piece gap-${name}`, title: say(`gap.part.${name}`)});
@@ -35,7 +35,7 @@ function gapBars(bars) {
     return make("div", {class: "gap-bar"}, make("span", {class: "gap-label"}, bar.label),
       make("span", {class: "gap-track"}, ...pieces), make("span", {class: "number"}, bar.value));
   });
-  const picture = make("div", {role: "img", "aria-label": say("gap.chart", {bars: spoken})},
+  const picture = make("div", {role: "img", "aria-label": say("gap.chart", {bars: listed(shares)})},
     ...lines);
   return make("div", {class: "gap-bars"}, picture, gapKeys(bars));
 }

@@ -11,3 +11,12 @@ function plainSlider() {
   return make("div", {id: "threshold", class: "rv"},
     make("label", {for: "threshold-range"}, say("threshold.label")), input);
 }
+
+// Gradio's own names of the two inputs are English in every language.
+function nameSlider(box) {
+  for (const kind of ["range", "number"]) {
+    const input = box.querySelector(`input[type=${kind}]`);
+    const name = say(`slider.${kind}`, {label: say("threshold.label")});
+    if (input) fill(input, {"aria-label": name}, []);
+  }
+}

@@ -18,6 +18,13 @@ const COLUMNS = [
   ["similarities", (token) => similarities(token).map((v) => v.toFixed(4)).join(" ")],
 ];
 
+const WRITTEN = ["token", "alternatives"]; // by the model
+
+function tableCell(name, value) {
+  const lang = WRITTEN.includes(name) ? UNKNOWN : null;
+  return make("td", {class: `col-${name}`}, make("bdi", {lang}, value));
+}
+
 function tokenTable() {
   const body = make("tbody", {class: "of-answers"});
   const prompts = make("tbody", {class: "of-prompts"});
@@ -46,12 +53,12 @@ function tokenTable() {
 }
 
 function laterChanges(lane, position) {
-  return changesAt(lane, position).map(([pass, , source, ...edges]) => {
+  return listed(changesAt(lane, position).map(([pass, , source, ...edges]) => {
     const layers = edges.flatMap((edge, i) => (i % 2 ? [] : [layerSpan(edge, edges[i + 1])]));
     return say("table.change", {
-      token: pass + 1, layers: layers.join(", "), name: say(`source.${source}.name`),
+      token: pass + 1, layers: listed(layers), name: say(`source.${source}.name`),
     });
-  }).join("; ");
+  }), "semicolon");
 }
 
 // The prompt's rows of the cache: what later tokens find there.
@@ -64,7 +71,7 @@ function fillPrompts(body) {
         kv: writtenRow(lane, position), later: laterChanges(lane, position),
       };
       return make("tr", {}, ...COLUMNS.map(([name]) =>
-        make("td", {class: `col-${name}`}, make("bdi", {}, known[name] ?? ""))));
+        tableCell(name, known[name] ?? "")));
     })));
 }
 
@@ -79,7 +86,7 @@ function fillTable(body, counts) {
     for (; counts[lane] < tokens.length; counts[lane]++) {
       const index = counts[lane];
       body.append(make("tr", {}, ...COLUMNS.map(([name, value]) =>
-        make("td", {class: `col-${name}`}, make("bdi", {}, value(tokens[index], lane, index))))));
+        tableCell(name, value(tokens[index], lane, index)))));
     }
   }
 }

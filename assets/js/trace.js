@@ -10,7 +10,7 @@ function traceOf(token, beside, lane, {width, height}) {
   const frame = scales(token, values, lane, {width, height});
   const svg = draw("svg", {
     width, height, role: "img", class: "trace",
-    "aria-label": say("trace.aria", {values: values.map((v) => v.toFixed(3)).join(", ")}),
+    "aria-label": say("trace.aria", {values: listed(values.map((v) => v.toFixed(3)))}),
   }, ...axes(frame));
   if (frame.threshold !== null) svg.append(...thresholdLine(frame), ...tail(token, frame));
   beside.forEach((other, i) => {

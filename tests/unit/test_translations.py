@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterator
 
 import pytest
 
 from app.views import wording
+from tests.unit.english_words import ENGLISH as GIVE_AWAY
 
 ENGLISH = wording.read_dictionary("en")
 
@@ -29,6 +31,15 @@ def test_a_language_is_whole(code: str) -> None:
     wrong = [k for k in ENGLISH if placeholders(text[k]) != placeholders(ENGLISH[k])]
     assert wrong == []
     assert [k for k, sentence in text.items() if not sentence.strip() and ENGLISH[k].strip()] == []
+
+
+@pytest.mark.parametrize("code", [code for code in wording.languages() if code != "en"])
+def test_no_sentence_is_left_in_english(code: str) -> None:
+    """Commands and placeholders apart; the lesson gives the paper's terms in brackets."""
+    word = re.compile(rf"(?<![\w.-])({'|'.join(GIVE_AWAY)})(?![\w.-])")
+    apart = re.compile(r"\{\w+(!r)?\}|'\w+'|python -m .*?(calibrate|N)\b|[(（][A-Za-z -]+[)）]")
+    text = wording.read_dictionary(code)
+    assert {k: v for k, v in text.items() if word.search(apart.sub("", v))} == {}
 
 
 @pytest.mark.usefixtures("back_to_english")
