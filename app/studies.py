@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from river_core.errors import RiverError
 from river_core.records import RunRecord
 from river_core.settings import check_threshold
 
