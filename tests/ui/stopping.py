@@ -76,15 +76,16 @@ def running(prompt: str, tokens: int, condition: str) -> Moment:
 
 def working(kind: str) -> Moment:
     """Work on a finished run, once it has begun."""
+    said = f"document.querySelector('.{kind}-button ~ [role=status]').textContent"
 
     def begin(page: Page) -> None:
-        start(page, STORY, 64)
+        start(page, STORY, 40)
         until(page, PHASE.format("decoding"))
         until(page, PHASE.format("done"))
-        page.click(f".{kind}-button")
-        until(page, f"tasks.views.{kind} && tasks.views.{kind}.phase === 'working'")
+        page.locator(f".{kind}-button").dispatch_event("click")
+        until(page, f"{said} !== '' && !/Starting|Waiting/.test({said})")
 
-    return Moment(begin, f"tasks.views.{kind}.phase === 'stopped'")
+    return Moment(begin, f"{said} === 'Stopped'")
 
 
 MOMENTS = {
