@@ -1,4 +1,4 @@
-"""Stop, closing the tab, other visitors and a hidden tab, over the packaged model.
+"""Stop, closing the tab and other visitors, over the packaged model.
 
 Bounds are for a machine with a core for each process; they grow with the processes per core.
 """
@@ -124,20 +124,3 @@ def test_visitors_wait_in_order_and_get_their_own_runs(people: list[Page], url: 
         texts = [token["text"].strip() for token in record["tokens"] if token["text"].isalpha()]
         assert texts == [word for word in words(page) if word.isalpha() and word in texts]
     assert len({run_id(page) for page in people}) == 3
-
-
-def test_a_frozen_tab_catches_up(browser: Browser, people: list[Page], url: str) -> None:
-    watch, page = Watch(), visitor(browser, url)
-    watch.attach(page)
-    session = page.context.new_cdp_session(page)
-    start(page, STORY, 40)
-    until(page, PHASE.format("decoding"))
-    session.send("Page.setWebLifecycleState", {"state": "frozen"})
-    start(people[1], "Hi", 2)  # its turn comes when the frozen page's run is over
-    finish(people[1])
-    session.send("Page.setWebLifecycleState", {"state": "active"})
-    finish(page)
-    assert len(words(page)) == len(words(page, "lower")) == 40
-    expect(page.locator("#status")).to_have_text("Done")
-    page.context.close()
-    assert (watch.errors, watch.dialogs) == ([], [])
