@@ -22,7 +22,7 @@ from ..errors import RiverError
 from ..model import RiverModel
 from ..sampling import Choice, describe, greedy
 
-PIECE = 256  # rows that go through a layer together: a long prompt can be given up in between
+PIECE = 1024  # rows that go through a layer together: a long prompt can be given up in between
 
 
 def go_on() -> None:

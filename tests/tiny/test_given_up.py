@@ -29,7 +29,7 @@ def test_pieces_make_the_same_run(
     model, keys = one_tiny.load(bits=4), {"max_new_tokens": 6}
     prompt = [3 + n % 40 for n in range(11)]
     runs = []
-    for piece in (256, 5, 3):
+    for piece in (1024, 5, 3):
         monkeypatch.setattr(eager, "PIECE", piece)
         run = river_core.generate(
             model, prompt, policy=policy, prefill=prefill, full_trace=True, **keys
