@@ -42,7 +42,7 @@ test-whole: $(DEV) $(MODEL)
 	@$(PY) -m pytest --whole tests/real/test_policies.py tests/real/test_real_model.py tests/ui $(PYTEST_ARGS)
 
 # What transformers decides (configurations, oracles, names of weights), beside the installed one.
-WITH_A_MODEL := tests/ui/test_page_live.py tests/ui/test_page_walks.py
+WITH_A_MODEL := $(addprefix tests/ui/test_page_,live.py stop.py walks.py)
 
 OLDEST := build/oldest/transformers-5.17.0.dist-info
 FAMILIES := $(addprefix tests/,tiny/test_equals_transformers.py tiny/test_stored_and_wrapped.py \

@@ -49,7 +49,7 @@ def decode(
         whole = _whole(ask, lane) and not stopped()
         if whole:
             yield lane, "tracing"
-        yield lane, stream.record(full_trace=whole)
+        yield lane, stream.record(full_trace=whole, control=control())
     if refused is not None:
         raise refused
 

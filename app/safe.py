@@ -26,7 +26,15 @@ class Safe(Task):
         if record.summary.decode_seconds > LONGEST / 2:
             raise Refused(say("safe.long", seconds=round(LONGEST)))
         self.said, self.since = say("safe.replay"), time.monotonic()
-        found = engine.earliest_safe_exits(model, record, progress=self.told)
+        self.control = engine.Control()
+        self.go_on()
+        try:
+            found = engine.earliest_safe_exits(
+                model, record, progress=self.told, control=self.control
+            )
+        except RiverError:
+            self.go_on()
+            raise
         return {
             "exits": list(found.exits),
             "stable": list(found.stable),

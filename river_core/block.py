@@ -40,6 +40,11 @@ class Rope:
         queries = None if self.queries is None else self.queries[positions]
         return Rope(self.cos[positions], self.sin[positions], queries)
 
+    def part(self, some: slice) -> Rope:
+        """Some of the rows that follow one another, as a view."""
+        queries = None if self.queries is None else self.queries[some]
+        return Rope(self.cos[some], self.sin[some], queries)
+
     def to(self, device: torch.device) -> Rope:
         """The same on `device`."""
         queries = None if self.queries is None else self.queries.to(device)
@@ -63,6 +68,11 @@ class BlockRows:
         """The rows, with their part of the model's tables."""
         at = rows.index(tables[0].cos.device)
         return cls(rows, tuple(table.at(at) for table in tables))
+
+    def part(self, some: slice) -> BlockRows:
+        """Some of the rows that follow one another."""
+        rows = Rows(self.rows.token_ids[some], self.rows.positions[some])
+        return BlockRows(rows, tuple(rope.part(some) for rope in self.ropes))
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .cache import Rows
-from .control import Clock, Control
+from .control import Clock, Control, looking_at
 from .errors import Cancelled, RiverError, SettingsError
 from .model import RiverModel
 from .passes import Passes, rewritten, verified
@@ -75,11 +76,14 @@ class RunStream(Iterator[Record]):
         """Give the run up; what was computed so far stays valid."""
         self._iterator.close()
 
-    def record(self, *, full_trace: bool | None = None) -> RunRecord:
+    def record(
+        self, *, full_trace: bool | None = None, control: Control | None = None
+    ) -> RunRecord:
         """Everything up to the summary as one RunRecord, with the full trace if it was asked for:
         here, or (None) in the settings.
 
-        Raises RiverError while the run is unfinished.
+        `control` can cancel the trace, which is then left out. Raises RiverError while the run is
+        unfinished.
         """
         if not self._got or not isinstance(self._got[-1], RunSummary):
             raise RiverError("the run is unfinished; take its records to the summary first.")
@@ -88,7 +92,8 @@ class RunStream(Iterator[Record]):
         wanted = self._settings.full_trace if full_trace is None else full_trace
         if wanted and tokens:
             fed = self._ids + tuple(t.token_id for t in tokens[:-1])
-            trace = full_depth(self._model, fed, len(tokens))
+            with suppress(Cancelled):
+                trace = full_depth(self._model, fed, len(tokens), looking_at(control))
         prompt = self._got[0]
         assert isinstance(prompt, PromptRecord)
         return RunRecord(
@@ -253,7 +258,12 @@ def generate(
 
 
 def teacher_forced(
-    model: RiverModel, prompt: Prompt, token_ids: Sequence[int], **settings: Any
+    model: RiverModel,
+    prompt: Prompt,
+    token_ids: Sequence[int],
+    *,
+    control: Control | None = None,
+    **settings: Any,
 ) -> RunRecord:
     """Feed the given tokens whatever the model would say; keeps the logits [n, V] in memory.
 
@@ -262,7 +272,7 @@ def teacher_forced(
     checked = DecodeSettings.from_keywords(settings)
     if not isinstance(token_ids, Sequence) or not len(token_ids):
         raise SettingsError("token_ids is empty; give at least one token to force.")
-    run = RunStream(model, prompt, checked, forced=token_ids)
+    run = RunStream(model, prompt, checked, control, forced=token_ids)
     for _ in run:
         pass
     return run.record()

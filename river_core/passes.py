@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from .cache import Rows
-from .control import Control
+from .control import Control, looking_at
 from .errors import Cancelled, RiverError
 from .execution import open_execution
+from .execution.eager import go_on
 from .exits import Moment
 from .fills import ATTENTION, FEED_FORWARD, KV_SOURCE, SKIPPED, Skip
 from .model import RiverModel
@@ -54,6 +55,7 @@ class Passes:
     def __post_init__(self) -> None:
         self.engine = open_execution(self.model)
         self._number = -1
+        self._look = looking_at(self.control)
 
     def begin(self) -> None:
         """Take the model's cache for this run, empty.
@@ -73,10 +75,16 @@ class Passes:
         Raises Cancelled in a prompt pass, within a layer; RiverError where another run has begun.
         """
         self._own()
+        self.engine.pause = self._look if now.index == 0 else go_on
         self.engine.start(now.rows)
         may_leave = may_leave and now.rows.positions[-1] >= self.plan.keep_first
-        joined = self._stack(now, may_leave)
-        self._finish(now, joined, every_row)
+        try:
+            joined = self._stack(now, may_leave)
+            self._finish(now, joined, every_row)
+        except Cancelled:
+            now.similarities = self.engine.trace(now.exit_layer)
+            now.kv_source = "b" * now.exit_layer
+            raise
         if not now.forced:
             self.plan.rule.went(now.index, now.exit_layer)
 
@@ -117,9 +125,8 @@ class Passes:
         joined: list[Waiting] = []
         left = may_leave and plan.full_river and self._leaves(now, 0)
         while done < last and not left:
-            if self.control.cancelled and (now.index == 0 or done == 0) and now.rows.token_ids:
-                now.similarities, now.kv_source = self.engine.trace(done), "b" * done
-                raise Cancelled
+            if (now.index == 0 or done == 0) and now.rows.token_ids:
+                self._look()
             joined += self._join(now, done)
             until = self._until(now, done, may_leave)
             rows = Rows((), (*(w.position for w in joined), *now.rows.positions))

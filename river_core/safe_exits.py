@@ -17,8 +17,10 @@ from torch import Tensor
 
 from .bandwidth import ReadBytes
 from .block import add_attended, project, rms_norm, run_feed_forward
+from .control import Control, looking_at
 from .decode import teacher_forced
-from .errors import RecordError, SettingsError
+from .errors import Cancelled, RecordError, RiverError, SettingsError
+from .execution.eager import go_on
 from .kv_error import HELD
 from .layer import BlockShape, LayerWeights
 from .model import RiverModel
@@ -48,15 +50,30 @@ class SafeExits:
 
 
 def earliest_safe_exits(
-    model: RiverModel, run: RunRecord, *, progress: Progress | None = None
+    model: RiverModel,
+    run: RunRecord,
+    *,
+    progress: Progress | None = None,
+    control: Control | None = None,
 ) -> SafeExits:
     """Earliest safe exits of a run made on `model`, which is replayed into the model's cache.
 
     The cache is the one at the end of the run: slots written late are read as they became.
     `progress` is told after the replay and after each batch but the last; its errors end the work.
     Raises RecordError where the run is not this model's, left slots out because nothing reads them
-    again, or cannot be replayed; SettingsError where a backbone layer is not resident.
+    again, or cannot be replayed; SettingsError where a backbone layer is not resident; RiverError
+    where `control` was cancelled.
     """
+    try:
+        return _safe_exits(model, run, progress, control)
+    except Cancelled:
+        raise RiverError("the search for the earliest safe exits was stopped.") from None
+
+
+def _safe_exits(
+    model: RiverModel, run: RunRecord, progress: Progress | None, control: Control | None
+) -> SafeExits:
+    look = looking_at(control)
     model.require_whole("earliest_safe_exits")
     model.require_one_device("earliest_safe_exits")
     if any("n" in source for source in run.kv_final):
@@ -64,9 +81,10 @@ def earliest_safe_exits(
             "the run wrote no keys and values where its policy never looks again, so what a deeper "
             "pass would choose is undefined; use a run that fills its cache."
         )
-    replay(model, run)
+    replay(model, run, control)
     layers, first = model.num_layers, model.info.entry_layer - 1
-    found = [safe_exits_of(chosen, first) for chosen in exit_choices(model, run, progress)]
+    choices = exit_choices(model, run, progress, look)
+    found = [safe_exits_of(chosen, first) for chosen in choices]
     exits, stable = (tuple(pair[n] for pair in found) for n in (0, 1))
     reads = ReadBytes.of_model(model)
     mean = fmean(exits) if exits else None
@@ -90,10 +108,10 @@ def safe_exits_of(chosen: Sequence[int], first: int) -> tuple[int, int]:
     return first + same.index(True), first + (wrong[-1] + 1 if wrong else 0)
 
 
-def replay(model: RiverModel, run: RunRecord) -> None:
+def replay(model: RiverModel, run: RunRecord, control: Control | None = None) -> None:
     """Feed the run's own tokens to `model` so that its cache is the recorded one.
 
-    Raises RecordError where the model differs or the KV sources come out differently.
+    Raises RecordError where the model differs or the KV sources come out differently, Cancelled.
     """
     info, header = model.info, run.header
     ours = (info.name, model.num_layers, info.entry_layer, info.quant.shown)
@@ -102,9 +120,11 @@ def replay(model: RiverModel, run: RunRecord) -> None:
         raise RecordError(f"a run of {theirs} with {len(run.tokens)} tokens is not one of {ours}.")
     ids = [t.token_id for t in run.tokens]
     try:
-        again = teacher_forced(model, list(run.prompt.token_ids), ids, **_replay_settings(run))
+        fed = list(run.prompt.token_ids)
+        again = teacher_forced(model, fed, ids, control=control, **_replay_settings(run))
     except SettingsError as error:
         raise RecordError(f"the run cannot be replayed: {error}") from error
+    looking_at(control)()
     if again.kv_final != run.kv_final:
         raise RecordError(
             "replaying the run gave other KV sources than it recorded; it was cancelled, its "
@@ -131,14 +151,21 @@ def _replay_settings(run: RunRecord) -> dict[str, Any]:
 
 
 def exit_choices(
-    model: RiverModel, run: RunRecord, progress: Progress | None = None
+    model: RiverModel,
+    run: RunRecord,
+    progress: Progress | None = None,
+    look: Callable[[], None] = go_on,
 ) -> list[tuple[int, ...]]:
-    """The tokens [decode pass][exit layer entry - 1..L] over the cache as `replay` left it."""
+    """The tokens [decode pass][exit layer entry - 1..L] over the cache as `replay` left it.
+
+    `look` is called before each layer; its errors end the work.
+    """
     found: list[tuple[int, ...]] = []
     for start in range(1, len(run.tokens), PASSES):
         if progress is not None:
             progress(len(found), len(run.tokens) - 1)
-        states = exit_states(model, run, range(start, min(start + PASSES, len(run.tokens))))
+        passes = range(start, min(start + PASSES, len(run.tokens)))
+        states = exit_states(model, run, passes, look)
         best = [_best(model, rows) for rows in states.flatten(0, 1).split(SCORED)]
         found += zip(*torch.cat(best).view(states.shape[:2]).tolist(), strict=True)
     return found
@@ -151,7 +178,9 @@ def _best(model: RiverModel, x: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def exit_states(model: RiverModel, run: RunRecord, passes: range) -> Tensor:
+def exit_states(
+    model: RiverModel, run: RunRecord, passes: range, look: Callable[[], None] = go_on
+) -> Tensor:
     """Residual stream after layer L, fp32 [exit layers entry - 1..L, passes, d].
 
     Decode pass i feeds token i-1 at position P+i-1 and reads the recorded slots before it.
@@ -164,6 +193,7 @@ def exit_states(model: RiverModel, run: RunRecord, passes: range) -> Tensor:
     x = model.embed(fed)
     tails = x[:0]  # rows that left already, a group of `count` per exit layer
     for layer in range(1, model.num_layers + 1):
+        look()
         both = (model.cache.k, model.cache.v)
         k, v = (side[layer - 1, :, : held.shape[1]].float() for side in both)
         recorded = Recorded(k, v, held[layer - 1], model.cache.dtype)

@@ -5,10 +5,12 @@ It leaves the model's cache alone: a scratch cache, on one device with a single 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from .cache import Rows, SharedCache
-from .execution.eager import EagerExecution
+from .execution.eager import EagerExecution, go_on
 from .execution.split import SplitExecution
 from .model import RiverModel
 
@@ -25,14 +27,16 @@ def _scratch(model: RiverModel, rows: int) -> EagerExecution:
 
 @torch.inference_mode()
 def full_trace(
-    model: RiverModel, fed: tuple[int, ...], passes: int
+    model: RiverModel, fed: tuple[int, ...], passes: int, pause: Callable[[], None] = go_on
 ) -> tuple[tuple[float, ...], ...]:
     """Similarities [pass][layer] of the last `passes` rows of `fed`, had no token left.
 
     Of all L layers, or where some are evicted of the resident ones: 1 to `model.resident`.
-    Row n of `fed` is the row whose pass chose the token after it (records.md, full_trace).
+    Row n of `fed` is the row whose pass chose the token after it (records.md, full_trace). `pause`
+    is called again and again; its errors end the work.
     """
     engine = _scratch(model, len(fed))
+    engine.pause = pause
     engine.start(Rows(fed, tuple(range(len(fed)))))
     engine.backbone(1, model.resident)
     layers = engine.trace(model.resident)

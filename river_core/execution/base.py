@@ -7,7 +7,7 @@ last row's scores. Knows nothing of exits, policies or records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -20,6 +20,7 @@ class Execution(Protocol):
     """One run's steps over one model and cache; layers are 1-based."""
 
     name: str
+    pause: Callable[[], None]  # called within passes of several rows; its errors end the pass
 
     def start(self, rows: Rows) -> None:
         """Embed the rows' token ids: the residual stream becomes fp32 [R, d]."""

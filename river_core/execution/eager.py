@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -22,6 +22,12 @@ from ..errors import RiverError
 from ..model import RiverModel
 from ..sampling import Choice, describe, greedy
 
+PIECE = 1024  # rows that go through a layer together: a long prompt can be given up in between
+
+
+def go_on() -> None:
+    """What a pass does where it could be given up: nothing."""
+
 
 class EagerExecution:
     """Runs passes of any number of rows on `model` over `cache` (default: the model's own).
@@ -38,6 +44,7 @@ class EagerExecution:
         self._model = model
         self._cache = model.cache if cache is None else cache
         self._scratch = scratch
+        self.pause: Callable[[], None] = go_on
         self._pairs: list[tuple[Tensor, Tensor]] = []  # one row: in and out of layers not looked at
         self._host: list[Sequence[float]] = []  # similarities of the layers looked at so far
 
@@ -61,7 +68,16 @@ class EagerExecution:
         model = self._model
         weights = model.layer(layer) if backbone else model.twin(layer)
         shape, slot = model.shapes[layer - 1], self._slot(layer)
-        return run_block(self._x, weights, shape, self._at, self._cache, slot)
+        count = len(self._at.rows)
+        if count == 1:
+            return run_block(self._x, weights, shape, self._at, self._cache, slot)
+        pieces = []
+        for first in range(0, count, PIECE):
+            self.pause()
+            some = slice(first, first + PIECE)
+            at = self._at.part(some) if count > PIECE else self._at
+            pieces.append(run_block(self._x[some], weights, shape, at, self._cache, slot))
+        return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
 
     def backbone(self, first: int, last: int) -> None:
         """Run backbone layers first..last on the rows, in place, and note their similarities."""

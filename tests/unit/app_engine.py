@@ -52,7 +52,9 @@ class Stream:
             yield replace(made, threshold=self.control.threshold or self.settings["threshold"])
         yield summary(14.0, 30.0, "cancelled" if self.control.cancelled else "length")
 
-    def record(self, *, full_trace: bool | None = None) -> RunRecord:
+    def record(
+        self, *, full_trace: bool | None = None, control: Control | None = None
+    ) -> RunRecord:
         header = RunHeader("m", "o", None, LAYERS, 2, "q", "cpu", self.settings, 0)
         trace = tuple((0.5,) * LAYERS for _ in self.got[1:-1]) if full_trace else None
         return RunRecord(header, self.got[0], tuple(self.got[1:-1]), (), self.got[-1], trace)
@@ -100,7 +102,9 @@ class Engine:
         )
         return self.model
 
-    def earliest_safe_exits(self, model: Any, record: RunRecord, *, progress: Any) -> Any:
+    def earliest_safe_exits(
+        self, model: Any, record: RunRecord, *, progress: Any, control: Control
+    ) -> Any:
         with self.alone():
             passes = len(record.tokens) - 1
             for done in range(0, passes, 4):

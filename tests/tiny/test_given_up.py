@@ -1,0 +1,83 @@
+"""Long work in pieces: the same records as in one, and given up in the middle of a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import river_core
+from river_core.errors import RiverError
+from river_core.execution import eager
+from tests.tiny.test_hard_cases import CancelAt, timeless
+
+POLICIES = [("backbone", None), ("river", "full"), ("river", "exit"), ("kv-mask", None),
+            ("adaskip", None)]  # fmt: skip
+
+
+@pytest.fixture(params=[1, 3, 5])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Rows that go through a layer together."""
+    monkeypatch.setattr(eager, "PIECE", request.param)
+    return int(request.param)
+
+
+@pytest.mark.parametrize(("policy", "prefill"), POLICIES)
+def test_pieces_make_the_same_run(
+    one_tiny, monkeypatch: pytest.MonkeyPatch, policy: str, prefill: str | None
+) -> None:
+    model, keys = one_tiny.load(bits=4), {"max_new_tokens": 6}
+    prompt = [3 + n % 40 for n in range(11)]
+    runs = []
+    for piece in (1024, 5, 3):
+        monkeypatch.setattr(eager, "PIECE", piece)
+        run = river_core.generate(
+            model, prompt, policy=policy, prefill=prefill, full_trace=True, **keys
+        )
+        runs.append(run)
+    whole = runs[0]
+    for run in runs[1:]:
+        assert [t.token_id for t in run.tokens] == [t.token_id for t in whole.tokens]
+        assert run.kv_final == whole.kv_final
+        assert run.prompt.similarities == pytest.approx(whole.prompt.similarities, abs=1e-5)
+        for one, other in zip(run.full_trace, whole.full_trace, strict=True):
+            assert one == pytest.approx(other, abs=1e-5)
+
+
+@pytest.mark.parametrize("prefill", ["full", "exit"])
+def test_a_prompt_is_given_up_within_a_layer(one_tiny, pieces: int, prefill: str) -> None:
+    model = one_tiny.load(bits=4)
+    prompt = [3 + n % 40 for n in range(11)]
+    keys: dict[str, Any] = {"max_new_tokens": 3, "threshold": 0.1, "full_trace": False}
+    fresh = river_core.generate(model, prompt, prefill=prefill, **keys)
+    looks = model.num_layers * -(-len(prompt) // pieces)
+    for moment in range(looks):
+        control: Any = CancelAt(moment)
+        stream = river_core.stream(model, prompt, control=control, prefill=prefill, **keys)
+        given_up = [type(record).__name__ for record in stream]
+        assert given_up == ["PromptRecord", "RunSummary"]
+        record = stream.record()
+        assert len(record.prompt.similarities) == record.prompt.exit_layer
+        assert record.summary.stop_reason == "cancelled"
+    again = river_core.generate(model, prompt, prefill=prefill, **keys)
+    assert timeless(again) == timeless(fresh)
+
+
+def test_a_trace_that_was_cancelled_is_left_out(one_tiny, pieces: int) -> None:
+    model = one_tiny.load(bits=4)
+    stream = river_core.stream(model, one_tiny.prompt, max_new_tokens=4)
+    list(stream)
+    control: Any = CancelAt(2)
+    assert stream.record(full_trace=True, control=control).full_trace is None
+    assert len(stream.record(full_trace=True).full_trace) == 4
+
+
+def test_the_search_for_safe_exits_is_given_up(one_tiny) -> None:
+    model = one_tiny.load(bits=4)
+    run = river_core.generate(model, one_tiny.prompt, max_new_tokens=4, policy="backbone")
+    found = river_core.earliest_safe_exits(model, run)
+    for moment in range(2 * model.num_layers):
+        control: Any = CancelAt(moment)
+        with pytest.raises(RiverError, match="was stopped"):
+            river_core.earliest_safe_exits(model, run, control=control)
+    assert river_core.earliest_safe_exits(model, run) == found
