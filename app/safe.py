@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from river_core.errors import RiverError
+
 from .task import Records, Task, kept
 from .views.english import Refused
 from .views.wording import say
