@@ -78,6 +78,7 @@ class RiverModel:
     placement: tuple[torch.device, ...] = ()
     shelf: Shelf = field(default_factory=Shelf, compare=False)
     engines: WeakSet[Any] = field(default_factory=WeakSet, compare=False)
+    kept: dict[str, Any] = field(default_factory=dict, compare=False)  # what engines keep: graphs
     run: int = field(default=0, compare=False)  # which run the cache belongs to
     texts: dict[int, str] = field(default_factory=dict, compare=False)
 

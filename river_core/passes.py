@@ -75,6 +75,8 @@ class Passes:
         self._own()
         self.engine.start(now.rows)
         may_leave = may_leave and now.rows.positions[-1] >= self.plan.keep_first
+        known = may_leave and self.plan.by_threshold and now.parts is None
+        self.engine.foresee(now.threshold if known else None)
         joined = self._stack(now, may_leave)
         self._finish(now, joined, every_row)
         if not now.forced:

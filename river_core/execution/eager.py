@@ -31,6 +31,7 @@ class EagerExecution:
     """
 
     name = "eager torch"
+    notes: tuple[str, ...] = ()
 
     def __init__(
         self, model: RiverModel, cache: SharedCache | None = None, *, scratch: bool = False
@@ -49,6 +50,9 @@ class EagerExecution:
         self._pairs = []
         self._host = []
         self._stand(rows)
+
+    def foresee(self, threshold: float | None) -> None:
+        """Of this pass: decisions go by this threshold alone, and who leaves runs the river."""
 
     def _stand(self, rows: Rows) -> None:
         """The rows of what follows, and where they stand."""
