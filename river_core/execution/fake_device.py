@@ -27,6 +27,7 @@ from .device import Answer, Graph, KernelCall, Mailbox, Then, unpack
 
 READS_BACK = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
 FROM_HOST = ("lift_fresh",)
+_POISON = float("nan")
 
 
 @dataclass(eq=False)
@@ -34,7 +35,7 @@ class FakeGraph(Graph):
     """What a capture recorded: calls in order, and the tensors that they made."""
 
     nodes: list[Callable[[], None]] = field(default_factory=list)
-    made: list[Tensor] = field(default_factory=list)
+    made: list[Tensor] = field(default_factory=list)  # whole storages, flat
     touched: set[int] = field(default_factory=set)  # addresses that it reads or writes
 
     def replay(self) -> None:
@@ -42,7 +43,7 @@ class FakeGraph(Graph):
         for node in self.nodes:
             node()
         for tensor in self.made:
-            _poison(tensor)
+            tensor.fill_(_POISON)
 
 
 class FakeDevice:
@@ -197,16 +198,19 @@ class _Recorder(TorchDispatchMode):
         """Keep one call; views are none, as they are no work on a GPU."""
         self._graph.touched |= {_address(t) for t in _tensors((args, kwargs))}
         args, kwargs = tree_map(self._copied, args), tree_map(self._copied, kwargs)
-        self._graph.made += fresh
+        self._graph.made += [_whole(t) for t in fresh if t.is_floating_point()]
         self._made |= {_address(t) for t in fresh}
 
         def node() -> None:
             again = func(*args, **kwargs)
+            if isinstance(again, Tensor):
+                fresh[0].copy_(again)
+                return
             for old, new in zip(_tensors(result), _tensors(again), strict=True):
                 if any(old is t for t in fresh):
                     old.copy_(new)
 
-        self._graph.nodes.append(node)
+        self._graph.nodes.append(node if fresh else lambda: void(func(*args, **kwargs)))
 
     def call(self, call: KernelCall) -> None:
         """Run and record a kernel's reference, of which the dispatcher is to see nothing."""
@@ -228,7 +232,7 @@ class _Recorder(TorchDispatchMode):
         for whole, before in self._before.values():
             whole.copy_(before)
         for tensor in self._graph.made:
-            _poison(tensor)
+            tensor.fill_(_POISON)
 
     def _copied(self, value: Any) -> Any:
         """A tensor of a weight, as one of the fake's copy of it."""
@@ -278,5 +282,4 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _poison(tensor: Tensor) -> None:
-    whole = _whole(tensor)
-    whole.fill_(torch.nan if whole.is_floating_point() else 113)
+    tensor.fill_(_POISON if tensor.is_floating_point() else 113)

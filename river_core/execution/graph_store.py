@@ -93,8 +93,8 @@ class GraphStore:
         whole = Key(kind, first, last, reach)
         if first < last and whole not in self._graphs:
             self._asked[whole] += 1
-            room = sum(key.first < key.last for key in self._graphs) < 2 * self.model.num_layers
-            if self._asked[whole] < OFTEN or not room:
+            spans = sum(k.first < k.last and k.reach == reach for k in self._graphs)
+            if self._asked[whole] < OFTEN or spans >= 2 * self.model.num_layers:
                 return [self.find(Key(kind, n, n, reach)) for n in range(first, last + 1)]
         return [self.find(whole)] if first <= last else []
 
@@ -117,6 +117,7 @@ class GraphStore:
     def _cached(self) -> tuple[list[Tensor], list[Tensor]]:
         return list(self.state.keys), list(self.state.values)
 
+    @torch.inference_mode()
     def _capture(self, key: Key, scratch: Pieces | None) -> None:
         """Make the graph; with `scratch` the first of its kind is warmed up on that."""
         kind = key.kind, key.reach

@@ -36,7 +36,7 @@ def of_torch(model: RiverModel) -> RiverModel:
         model,
         backbone=backbone,
         river=[copied(w) for w in model.river],
-        head=TorchDense(model.head.dense()),
+        head=TorchDense(model.head.dense().clone()),
         restore_layer=lambda layer, twin: copied(whole[layer - 1]),
         build_twin=lambda layer, own: copied(own),
         kept={},

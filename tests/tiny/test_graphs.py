@@ -13,35 +13,38 @@ import pytest
 import torch
 
 import river_core
+from river_core.cache import Rows
 from river_core.errors import RiverError
 from river_core.execution.eager import EagerExecution
 from river_core.execution.graph_store import OFTEN
+from river_core.execution.graphs import GraphExecution
 from river_core.random_model import random_model
 from tests.tiny.graphed import by_graphs, graph_store, of_torch, run_by  # noqa: F401 (a fixture)
+from tests.tiny.tiny_models import TINY
 
 TOKENS = 7
 PROMPT = [5, 3, 90, 17, 60]
 POLICIES = [
     {"policy": "backbone"},
-    *({"policy": "river", "threshold": t} for t in (-1.0, 0.3, 0.5, 0.7, 1.0)),
-    {"policy": "river", "threshold": 0.5, "temperature": 0.8, "seed": 3},
-    {"policy": "river", "threshold": 0.5, "profile": True},
+    *({"policy": "river", "threshold": t} for t in (-1.0, 0.7, 0.9, 1.0)),
+    {"policy": "river", "threshold": 0.8, "temperature": 0.8, "seed": 3},
+    {"policy": "river", "threshold": 0.8, "profile": True},
     {"policy": "river", "exit": "gap", "threshold": 0.05},
     {"policy": "full-quant"},
-    *({"policy": "kv-mask", "threshold": t} for t in (0.3, 0.5)),
-    {"policy": "kv-mask", "threshold": 0.5, "head": "lens"},
-    {"policy": "state-propagation", "threshold": 0.5},
-    {"policy": "state-propagation", "threshold": 0.3, "head": "lens"},
-    {"policy": "batch-recompute", "threshold": 0.5},
-    {"policy": "batch-recompute", "threshold": 0.3, "head": "lens"},
-    *({"policy": "mono-decreasing", "threshold": t} for t in (0.3, 0.5)),
+    *({"policy": "kv-mask", "threshold": t} for t in (0.7, 0.9)),
+    {"policy": "kv-mask", "threshold": 0.9, "head": "lens"},
+    {"policy": "state-propagation", "threshold": 0.8},
+    {"policy": "state-propagation", "threshold": 0.7, "head": "lens"},
+    {"policy": "batch-recompute", "threshold": 0.8},
+    {"policy": "batch-recompute", "threshold": 0.7, "head": "lens"},
+    *({"policy": "mono-decreasing", "threshold": t} for t in (0.7, 0.9)),
     {"policy": "mono-decreasing", "options": {"decay": 1}},
     {"policy": "fixed-exit", "options": {"exit_layer": 2}},
     {"policy": "fixed-exit", "options": {"exit_layer": 2, "fill": "river"}},
     {"policy": "self-speculative", "options": {"draft": 3}},
     {"policy": "adaskip", "options": {"halves": 2}},
     {"policy": "ffn-skip", "threshold": 0.5},
-    *({"policy": "river-verified", "threshold": t} for t in (0.3, 0.5)),
+    *({"policy": "river-verified", "threshold": t} for t in (0.5, 0.8)),
 ]
 
 
@@ -66,22 +69,35 @@ def told(run):
     return tokens, run.kv_final, run.updates, run.summary.counters, run.prompt.kv_source
 
 
+@pytest.fixture(scope="module")
+def store(model):
+    """Graphs that all policies' runs share, as the runs of one process do."""
+    return graph_store(model, seed=7)
+
+
 @pytest.mark.parametrize("settings", POLICIES, ids=str)
-def test_every_policy_is_the_same_to_the_last_bit(model, run_by, settings):  # noqa: F811
+def test_every_policy_is_the_same_to_the_last_bit(model, store, run_by, settings):  # noqa: F811
     run_by(EagerExecution)
     plain, kept = generate(model, **settings)
-    store = graph_store(model, seed=len(str(settings)))
     run_by(by_graphs(store))
-    for _ in range(2):
-        run, cache = generate(model, **settings)
-        assert told(run) == told(plain)
-        assert torch.equal(cache, kept)
-        before, store.captures = store.captures, 0
-        assert before <= 4 * model.num_layers + 3
+    run, cache = generate(model, **settings)
+    assert told(run) == told(plain)
+    assert torch.equal(cache, kept)
+    assert len(store) <= 4 * model.num_layers + 3
+
+
+def test_a_second_run_is_the_same_and_captures_nothing(model, run_by):  # noqa: F811
+    store = graph_store(model, seed=1)
+    run_by(by_graphs(store))
+    first, kept = generate(model, threshold=0.8)
+    assert store.captures == len(store) > 2 * model.num_layers - 2
+    store.captures = 0
+    second, cache = generate(model, threshold=0.8)
+    assert told(second) == told(first) and torch.equal(cache, kept)
     assert store.captures == 0
 
 
-@pytest.mark.parametrize("settings", POLICIES[::4], ids=str)
+@pytest.mark.parametrize("settings", POLICIES[1::6], ids=str)
 def test_masked_attention_chooses_the_same(model, run_by, settings):  # noqa: F811
     """Slots behind the position hold NaN: what an earlier run left there must not be seen."""
     run_by(EagerExecution)
@@ -97,10 +113,11 @@ def test_masked_attention_chooses_the_same(model, run_by, settings):  # noqa: F8
         assert mine.logprob == pytest.approx(other.logprob, abs=1e-4)
 
 
-@pytest.mark.few
-def test_every_kind_of_block_is_the_same(tiny, run_by):  # noqa: F811
+@pytest.mark.parametrize("name", ["qwen2-windows", "gemma3", "olmo2", "ministral3"])
+def test_every_kind_of_block_is_the_same(tiny_by_name, run_by, name):  # noqa: F811
+    tiny = tiny_by_name(next(config for config in TINY if config.name == name))
     model = of_torch(tiny.load(bits=4))
-    settings = {"threshold": 0.4, "max_new_tokens": 12, "full_trace": False}
+    settings = {"threshold": 0.4, "max_new_tokens": 6, "full_trace": False}
     run_by(EagerExecution)
     plain = river_core.generate(model, tiny.prompt, **settings)
     run_by(by_graphs(graph_store(model)))
@@ -112,11 +129,11 @@ def test_a_threshold_moved_in_a_run_needs_no_capture(model, run_by):  # noqa: F8
     def moved(engines, store=None):
         run_by(engines)
         control = river_core.Control()
-        stream = river_core.stream(model, PROMPT, control=control, threshold=1.0, max_new_tokens=12)
+        stream = river_core.stream(model, PROMPT, control=control, threshold=1.0, max_new_tokens=9)
         for n, _ in enumerate(stream):
             if store is not None and n == 1:
                 store.captures = 0
-            control.threshold = (1.0, 0.2, 0.5, -1.0)[n % 4]
+            control.threshold = (1.0, 0.6, 0.8, -1.0)[n % 4]
         return stream.record()
 
     plain = moved(EagerExecution)
@@ -127,7 +144,7 @@ def test_a_threshold_moved_in_a_run_needs_no_capture(model, run_by):  # noqa: F8
     assert store.captures <= 2, "spans that are asked for often, and nothing else"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_schedules_are_the_same_however_the_queue_runs(model, run_by, seed):  # noqa: F811
     exits = random.Random(seed).choices(range(1, model.num_layers + 1), k=TOKENS)
     settings = {"exit": "schedule", "options": {"exit_layers": exits}}
@@ -150,7 +167,7 @@ def test_what_was_begun_unasked_is_undone(model, run_by):  # noqa: F811
         launch(graph)
 
     store.device.launch = counted
-    settings = {"policy": "mono-decreasing", "threshold": 0.62}
+    settings = {"policy": "mono-decreasing", "threshold": 0.9}
     run_by(EagerExecution)
     plain, kept = generate(model, **settings)
     run_by(by_graphs(store))
@@ -164,15 +181,15 @@ def test_a_span_that_is_asked_often_becomes_one_graph(model, run_by):  # noqa: F
     settings = {"policy": "fixed-exit", "options": {"exit_layer": 2, "fill": "river"}}
     generate(model, **settings, max_new_tokens=OFTEN)  # so many rows but for the prompt's
     singles = len(store)
-    assert singles == 2 * layers + 2  # a layer each, entry layer 2, and four others
+    twins = sum(twin is not None for twin in model.river)
+    assert singles == layers + twins + 3  # a layer each; embedding, tail, undoing
     generate(model, **settings, max_new_tokens=3)
     assert len(store) == singles + 1
-    for last in range(2, layers):
-        for _ in range(OFTEN):
-            for kind in ("b", "r"):
-                for first in range(2, last):
-                    store.spans(kind, first, last, model.capacity)
-    assert len(store) <= 4 * layers + 2, "linear in layers"
+    for first in range(2, layers):
+        for last in range(first + 1, layers + 1):
+            for _ in range(OFTEN):
+                store.spans("b", first, last, model.capacity)
+    assert len(store) == singles + 2 * layers, "linear in layers"
 
 
 def test_evicting_layers_drops_their_graphs(run_by):  # noqa: F811
@@ -201,24 +218,19 @@ def test_evicting_layers_drops_their_graphs(run_by):  # noqa: F811
 
 def test_a_run_that_was_given_up_leaves_the_next_one_as_it_is(model, run_by):  # noqa: F811
     run_by(by_graphs(graph_store(model)))
-    fresh, _ = generate(model, threshold=0.5)
-    stream = river_core.stream(model, PROMPT, threshold=0.3, max_new_tokens=TOKENS)
+    fresh, _ = generate(model, threshold=0.8)
+    stream = river_core.stream(model, PROMPT, threshold=0.7, max_new_tokens=TOKENS)
     for _ in range(3):
         next(stream)
     stream.close()
-    assert told(generate(model, threshold=0.5)[0]) == told(fresh)
+    assert told(generate(model, threshold=0.8)[0]) == told(fresh)
 
 
-def test_a_residual_that_is_not_finite_names_the_layer(run_by):  # noqa: F811
+def test_a_residual_that_is_not_finite_names_the_layer():
     model = of_torch(random_model("tiny", dtype="float32", capacity=64))
     model.layer(4).down.weight[0, 0] = torch.inf
-    run_by(by_graphs(graph_store(model)))
-    engine_store = graph_store(model)
-    from river_core.cache import Rows
-    from river_core.execution.graphs import GraphExecution
-
     with torch.inference_mode():
-        engine = GraphExecution(model, engine_store)
+        engine = GraphExecution(model, graph_store(model))
         model.cache.reset()
         engine.start(Rows((5,), (0,)))
         engine.backbone(1, 8)
