@@ -31,7 +31,6 @@ class EagerExecution:
     """
 
     name = "eager torch"
-    notes: tuple[str, ...] = ()
 
     def __init__(
         self, model: RiverModel, cache: SharedCache | None = None, *, scratch: bool = False
@@ -39,6 +38,7 @@ class EagerExecution:
         self._model = model
         self._cache = model.cache if cache is None else cache
         self._scratch = scratch
+        self.notes: tuple[str, ...] = ()
         self._pairs: list[tuple[Tensor, Tensor]] = []  # one row: in and out of layers not looked at
         self._host: list[Sequence[float]] = []  # similarities of the layers looked at so far
 

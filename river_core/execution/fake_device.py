@@ -139,6 +139,7 @@ class FakeDevice:
         while self._queue:
             self._queue.popleft()[1]()
 
+    @torch.inference_mode()
     def drop(self, weights: Collection[int]) -> None:
         """Let go of the graphs that read any of these weights, and make the copies NaN.
 

@@ -8,17 +8,19 @@ same cache, so passes of both kinds follow each other freely.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from ..cache import Rows
+from ..errors import KernelUnavailable
 from ..model import RiverModel
-from .device import STEPS, Then
+from .device import STEPS, Device, Then
 from .eager import EagerExecution, check_finite
 from .graph_store import BACKBONE, RIVER, GraphStore, Key
 
+KEPT = "graphs"  # the store's place among what a model keeps for its engines
 DEADLINE = 60.0  # seconds for a piece of a few layers
 
 
@@ -34,6 +36,7 @@ class GraphExecution(EagerExecution):
     def __init__(self, model: RiverModel, store: GraphStore) -> None:
         super().__init__(model)
         self._store, self._device, self._static = store, store.device, store.state
+        self.notes = store.device.notes
         self._single = self._embedded = False
         self._threshold: float | None = None
         self._on_device: float | None = None
@@ -216,6 +219,26 @@ class GraphExecution(EagerExecution):
     def settle(self) -> None:
         """Wait until everything asked for is done (for clocks)."""
         self._device.drain()
+
+
+def open_graphs(model: RiverModel, make: Callable[[], Device]) -> GraphExecution:
+    """An engine on graphs that `model` keeps, captured before the first run on a device of `make`.
+
+    Raises KernelUnavailable where that does not work, or did not before.
+    """
+    kept = model.kept.get(KEPT)
+    if isinstance(kept, str):
+        raise KernelUnavailable(kept)
+    if not isinstance(kept, GraphStore) or not kept.serves(model):
+        try:
+            kept = GraphStore(model, make())
+            kept.prepare(kept.reach(0))
+        except KernelUnavailable as reason:
+            model.kept[KEPT] = str(reason)
+            raise
+        model.kept[KEPT] = kept
+        model.engines.add(kept)
+    return GraphExecution(model, kept)
 
 
 def _rounded_down(threshold: float) -> float:

@@ -67,7 +67,8 @@ def python_poll(mailbox: Mailbox, slot: int, step: int, seconds: float) -> Answe
 def _late(step: int, seconds: float) -> RiverError:
     return RiverError(
         f"the GPU did not report step {step} within {seconds:g} s; another program may hold it, or "
-        "it failed: make the run again, or load with graphs=False."
+        "it failed: make the run again, or load with "
+        "execution='eager'."
     )
 
 
