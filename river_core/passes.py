@@ -212,7 +212,6 @@ class Passes:
         left = done < last
         tail = left and (not plan.lens or plan.fill.kv == "r")
         states = engine.state() if joined or (left and plan.fill.kv in "pd") else None
-        now.similarities = engine.trace(done)
         if joined and states is not None:
             self._advance(now, joined, states)
             if left:
@@ -227,6 +226,7 @@ class Passes:
             self._timed(now, "fill", engine.propagate, states[-1:], done + 1, last)
         if tail and not plan.lens:
             now.logits = self._timed(now, "head", engine.logits)
+        now.similarities = engine.trace(done)  # it may wait for the device, so it comes last
         now.kv_source = "".join(KV_SOURCE[a] for a in now.path) + plan.fill.kv * (last - done)
         now.path += ("r" if tail else plan.fill.path) * (last - done)
         self.model.cache.mark(1, now.rows, now.kv_source, stand_in=tail)

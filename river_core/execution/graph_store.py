@@ -48,6 +48,7 @@ class GraphStore:
         self._graphs: dict[Key, Graph] = {}
         self._asked: Counter[Key] = Counter()
         self._warm: set[tuple[str, int]] = set()
+        self._ready: set[int] = set()  # reaches
         keys, values = (side.unbind(0) for side in (model.cache.k, model.cache.v))
         self.state = State.on(device, model, keys, values)
         self._pieces = Pieces(self.model, self.state, self.attention)
@@ -71,6 +72,8 @@ class GraphStore:
 
     def prepare(self, reach: int) -> None:
         """Capture every piece of one layer for this reach, before a pass that needs them."""
+        if reach in self._ready:
+            return
         model, own = self.model, self.guaranteed
         keys = [Key("start", 1, own, reach), Key("embed"), Key("tail"), Key("undo")]
         keys += [Key(BACKBONE, n, n, reach) for n in range(own + 1, model.resident + 1)]
@@ -81,6 +84,7 @@ class GraphStore:
             scratch = self._scratch()
             for key in missing:
                 self._capture(key, scratch)
+        self._ready.add(reach)
 
     def find(self, key: Key) -> Graph:
         """The graph of a key, captured where there is none yet."""
@@ -93,10 +97,12 @@ class GraphStore:
         whole = Key(kind, first, last, reach)
         if first < last and whole not in self._graphs:
             self._asked[whole] += 1
-            spans = sum(k.first < k.last and k.reach == reach for k in self._graphs)
-            if self._asked[whole] < OFTEN or spans >= 2 * self.model.num_layers:
+            if self._asked[whole] < OFTEN or self._spans(reach) >= 2 * self.model.num_layers:
                 return [self.find(Key(kind, n, n, reach)) for n in range(first, last + 1)]
         return [self.find(whole)] if first <= last else []
+
+    def _spans(self, reach: int) -> int:
+        return sum(key.first < key.last and key.reach == reach for key in self._graphs)
 
     def drop(self) -> None:
         """Let go of the graphs that read weights which the model has no more."""
@@ -106,6 +112,7 @@ class GraphStore:
         if gone:
             self.device.drop(gone)
             self._graphs = {key: g for key, g in self._graphs.items() if not g.dropped}
+        self._ready.clear()  # layers may have come back
 
     def _scratch(self) -> Pieces:
         """The same pieces on a state that nobody reads, one layer's cache for all of them."""

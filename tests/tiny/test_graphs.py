@@ -13,16 +13,21 @@ import pytest
 import torch
 
 import river_core
+from river_core import execution
 from river_core.cache import Rows
-from river_core.errors import RiverError
+from river_core.errors import KernelUnavailable, RiverError, SettingsError
+from river_core.execution import open_execution
 from river_core.execution.eager import EagerExecution
+from river_core.execution.fake_device import FakeDevice
 from river_core.execution.graph_store import OFTEN
-from river_core.execution.graphs import GraphExecution
+from river_core.execution.graphs import GraphExecution, open_graphs
 from river_core.random_model import random_model
+from river_core.settings import LoadSettings
 from tests.tiny.graphed import by_graphs, graph_store, of_torch, run_by  # noqa: F401 (a fixture)
+from tests.tiny.resident import fresh
 from tests.tiny.tiny_models import TINY
 
-TOKENS = 7
+TOKENS = 6
 PROMPT = [5, 3, 90, 17, 60]
 POLICIES = [
     {"policy": "backbone"},
@@ -31,20 +36,20 @@ POLICIES = [
     {"policy": "river", "threshold": 0.8, "profile": True},
     {"policy": "river", "exit": "gap", "threshold": 0.05},
     {"policy": "full-quant"},
-    *({"policy": "kv-mask", "threshold": t} for t in (0.7, 0.9)),
+    {"policy": "kv-mask", "threshold": 0.7},
     {"policy": "kv-mask", "threshold": 0.9, "head": "lens"},
     {"policy": "state-propagation", "threshold": 0.8},
     {"policy": "state-propagation", "threshold": 0.7, "head": "lens"},
     {"policy": "batch-recompute", "threshold": 0.8},
     {"policy": "batch-recompute", "threshold": 0.7, "head": "lens"},
-    *({"policy": "mono-decreasing", "threshold": t} for t in (0.7, 0.9)),
+    {"policy": "mono-decreasing", "threshold": 0.7},
     {"policy": "mono-decreasing", "options": {"decay": 1}},
     {"policy": "fixed-exit", "options": {"exit_layer": 2}},
     {"policy": "fixed-exit", "options": {"exit_layer": 2, "fill": "river"}},
     {"policy": "self-speculative", "options": {"draft": 3}},
     {"policy": "adaskip", "options": {"halves": 2}},
     {"policy": "ffn-skip", "threshold": 0.5},
-    *({"policy": "river-verified", "threshold": t} for t in (0.5, 0.8)),
+    {"policy": "river-verified", "threshold": 0.8},
 ]
 
 
@@ -89,7 +94,8 @@ def test_every_policy_is_the_same_to_the_last_bit(model, store, run_by, settings
 def test_a_second_run_is_the_same_and_captures_nothing(model, run_by):  # noqa: F811
     store = graph_store(model, seed=1)
     run_by(by_graphs(store))
-    first, kept = generate(model, threshold=0.8)
+    for _ in range(OFTEN):  # then spans that are asked for often have their graphs too
+        first, kept = generate(model, threshold=0.8)
     assert store.captures == len(store) > 2 * model.num_layers - 2
     store.captures = 0
     second, cache = generate(model, threshold=0.8)
@@ -97,7 +103,7 @@ def test_a_second_run_is_the_same_and_captures_nothing(model, run_by):  # noqa: 
     assert store.captures == 0
 
 
-@pytest.mark.parametrize("settings", POLICIES[1::6], ids=str)
+@pytest.mark.parametrize("settings", POLICIES[2::7], ids=str)
 def test_masked_attention_chooses_the_same(model, run_by, settings):  # noqa: F811
     """Slots behind the position hold NaN: what an earlier run left there must not be seen."""
     run_by(EagerExecution)
@@ -237,3 +243,44 @@ def test_a_residual_that_is_not_finite_names_the_layer():
         assert len(engine.trace(3)) == 3
         with pytest.raises(RiverError, match="after backbone layer 4 is nan"):
             engine.trace(4)
+
+
+def test_graphs_are_captured_once_for_a_model_and_its_copies(model):
+    made = []
+
+    def make():
+        made.append(FakeDevice())
+        return made[-1]
+
+    own = replace(model, kept={})
+    first = open_graphs(own, make)
+    assert first.name == "CUDA graphs" and made[0].captures > 2 * (model.num_layers - 1)
+    captures = made[0].captures
+    open_graphs(own.endless(), make)
+    open_graphs(own, make)
+    assert len(made) == 1 and made[0].captures == captures
+    open_graphs(replace(own, backbone=list(own.backbone)), make)
+    assert len(made) == 2, "other layers need graphs of their own"
+
+
+def test_where_graphs_cannot_be_the_header_says_why(model, monkeypatch):
+    """The real device, on a machine without a GPU or with a torch that was not built for one."""
+    if torch.cuda.is_available():
+        pytest.skip("graphs can be used here")
+    own = replace(model, kept={})
+    monkeypatch.setattr("river_core.passes.open_execution", execution._on_cuda)
+    run = river_core.generate(own, PROMPT, max_new_tokens=2, full_trace=False)
+    assert run.header.kernels["execution"] == "eager torch"
+    (note,) = (n for n in run.header.notes if "CUDA graphs" in n)
+    assert note.startswith("CUDA graphs cannot be used here (") and note.endswith(
+        "operation by operation."
+    )
+    assert own.kept, "the reason is kept"
+    with pytest.raises(KernelUnavailable, match="cannot be used here"):
+        open_graphs(own, lambda: pytest.fail("it is not tried again"))
+
+
+def test_eager_execution_may_be_asked_for(one_tiny):
+    assert open_execution(fresh(one_tiny, execution="eager")).name == "eager torch"
+    with pytest.raises(SettingsError, match="execution is 'graphs'; choose one of 'auto', 'eager'"):
+        LoadSettings(execution="graphs")
