@@ -83,10 +83,10 @@ class Attention(Protocol):
 class MaskedAttention:
     """In plain torch: all of the first `reach` slots are read, those after the position masked.
 
-    What it costs: a reach of 256, 512 ... slots, so up to twice the slots that are valid, and each
-    is read, widened to fp32 and read again, several times the bytes of the cache itself: at 4096
-    slots about half of what an int4 layer of an 8B model is. And one set of graphs for each reach.
-    Slots that are masked count as zeros, whatever an earlier run left there.
+    What it costs: a reach of 256, 512 ... slots, so up to twice the slots that are valid; and each
+    is widened to fp32, masked and read again, some nine times its bytes in the cache: at 4096 slots
+    more than an int4 layer of an 8B model, at 256 a twelfth of one. And one set of graphs for each
+    reach. Slots that are masked count as zeros, whatever an earlier run left there.
     """
 
     def reach(self, position: int, capacity: int) -> int:
