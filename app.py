@@ -87,9 +87,11 @@ def main() -> None:
     name = chosen.model or suggested_model(os.environ, MODEL, has_gpu)
     try:
         river = None if chosen.river is None else QuantSpec.parse(chosen.river)
+        lend = lends_gpu(os.environ)  # to processes too short-lived to capture graphs in
         how = {"entry_layer": chosen.entry_layer, "resident_layers": chosen.resident}
+        how["execution"] = "eager" if lend else "auto"
         LoadSettings(**how)
-        runner = Runner(name, chosen.device, river, how=how, lend=lends_gpu(os.environ))
+        runner = Runner(name, chosen.device, river, how=how, lend=lend)
     except RiverError as error:
         sys.exit(f"river: {error}")
     page = build(runner)

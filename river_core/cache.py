@@ -168,6 +168,11 @@ class SharedCache:
         """Positions whose slot in 1-based `layer` no later token may read."""
         return frozenset(self._missing[layer - 1])
 
+    @property
+    def complete(self) -> bool:
+        """Whether later tokens may read every slot that holds an entry."""
+        return not any(self._missing)
+
     def require(self, first: int, last: int, rows: Rows) -> None:
         """Raise RiverError where layers first..last would read a missing slot for `rows`."""
         for layer in range(first, last + 1):

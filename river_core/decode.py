@@ -61,7 +61,8 @@ class RunStream(Iterator[Record]):
         threshold = threshold_of(model, settings, plan)
         self._threshold = threshold.value
         self._passes = Passes(model, plan, self._control)
-        self._log = Recorder(model, settings, plan, self._passes.engine.name, chat)
+        engine = self._passes.engine
+        self._log = Recorder(model, settings, plan, engine.name, chat, notes=engine.notes)
         self.header = self._log.header(threshold, self._forced is not None)
         self._got: list[Record] = []
         self._logits: list[Tensor] = []

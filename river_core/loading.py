@@ -237,6 +237,7 @@ class _Loader:
             notes=(*self.plan.notes, *self.notes),
             calibration=self._calibration(fingerprint),
             river_seconds=seconds,
+            execution=s.execution,
         )
 
     def _capacity(self) -> int:

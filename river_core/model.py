@@ -44,6 +44,7 @@ class ModelInfo:
     notes: tuple[str, ...] = ()
     calibration: CalibrationFile | None = None  # None: weights that no file holds
     river_seconds: float = 0.0  # what making the river's codes took, when they were made
+    execution: str = "auto"  # as LoadSettings says
     river_bits: float | None = None  # stored per weight, metadata in 16 bits; None: as `quant` says
 
 
@@ -78,6 +79,7 @@ class RiverModel:
     placement: tuple[torch.device, ...] = ()
     shelf: Shelf = field(default_factory=Shelf, compare=False)
     engines: WeakSet[Any] = field(default_factory=WeakSet, compare=False)
+    kept: dict[str, Any] = field(default_factory=dict, compare=False)  # what engines keep: graphs
     run: int = field(default=0, compare=False)  # which run the cache belongs to
     texts: dict[int, str] = field(default_factory=dict, compare=False)
 

@@ -78,6 +78,8 @@ class Passes:
         self.engine.pause = self._look if now.index == 0 else go_on
         self.engine.start(now.rows)
         may_leave = may_leave and now.rows.positions[-1] >= self.plan.keep_first
+        known = may_leave and self.plan.by_threshold and now.parts is None
+        self.engine.foresee(now.threshold if known else None)
         try:
             joined = self._stack(now, may_leave)
             self._finish(now, joined, every_row)
@@ -217,7 +219,6 @@ class Passes:
         left = done < last
         tail = left and (not plan.lens or plan.fill.kv == "r")
         states = engine.state() if joined or (left and plan.fill.kv in "pd") else None
-        now.similarities = engine.trace(done)
         if joined and states is not None:
             self._advance(now, joined, states)
             if left:
@@ -232,6 +233,7 @@ class Passes:
             self._timed(now, "fill", engine.propagate, states[-1:], done + 1, last)
         if tail and not plan.lens:
             now.logits = self._timed(now, "head", engine.logits)
+        now.similarities = engine.trace(done)  # it may wait for the device, so it comes last
         now.kv_source = "".join(KV_SOURCE[a] for a in now.path) + plan.fill.kv * (last - done)
         now.path += ("r" if tail else plan.fill.path) * (last - done)
         self.model.cache.mark(1, now.rows, now.kv_source, stand_in=tail)

@@ -51,6 +51,12 @@ class Plan:
         return self.head == "lens"
 
     @property
+    def by_threshold(self) -> bool:
+        """Whether similarity and threshold decide, and who leaves runs the river before all else:
+        then an engine may begin with either before the loop has asked."""
+        return self.rule.reads == "similarity" and self.fill.kv == "r" and not self.lens
+
+    @property
     def draft(self) -> int:
         """Tokens drafted before each verification; 0 without drafts."""
         return int(self.options.get("draft", 0))

@@ -154,6 +154,7 @@ class _Maker:
             entry_layer=self.settings.entry_layer,
             default_threshold=0.5,
             kernels=self.plan.shown(),
+            execution=self.settings.execution,
             notes=(*self.plan.notes, "random weights: force the exits, similarities mean nothing."),
         )
 

@@ -58,6 +58,7 @@ class Recorder:
     chat: bool = False
     passes: list[tuple[int, list[float]]] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
+    notes: tuple[str, ...] = ()  # the execution's
 
     def header(self, threshold: Threshold, forced: bool) -> RunHeader:
         """First line of the run's file."""
@@ -84,7 +85,7 @@ class Recorder:
             seed=self.settings.seed,
             kernels=self.kernels,
             forced_tokens=forced,
-            notes=(*info.notes, *self._residency(), *threshold.notes),
+            notes=(*info.notes, *self.notes, *self._residency(), *threshold.notes),
         )
 
     def _residency(self) -> tuple[str, ...]:

@@ -16,12 +16,11 @@ from typing import Any
 from .errors import SettingsError
 
 EXITS = ("similarity", "confidence", "gap", "fixed", "schedule", "oracle")
-HEADS = ("river", "lens")
-PREFILLS = ("exit", "full")
+HEADS, PREFILLS = ("river", "lens"), ("exit", "full")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
-GROUP_SIZES = (32, 64, 128)
-METHODS = ("hqq", "rtn", "gptq", "awq")
+EXECUTIONS = ("auto", "eager")
+GROUP_SIZES, METHODS = (32, 64, 128), ("hqq", "rtn", "gptq", "awq")
 METADATA_BITS = 16  # of a group's scale and of its zero, as every int4 and int8 kernel keeps them
 
 
@@ -38,8 +37,7 @@ def _is_number(value: object) -> bool:
 def _one_of(name: str, value: object, allowed: tuple[str, ...], *, none: bool = False) -> None:
     if (none and value is None) or (isinstance(value, str) and value in allowed):
         return
-    choices = ", ".join(repr(a) for a in allowed)
-    raise SettingsError(f"{name} is {value!r}; choose one of {choices}.")
+    raise SettingsError(f"{name} is {value!r}; choose one of {', '.join(map(repr, allowed))}.")
 
 
 @dataclass(frozen=True)
@@ -200,12 +198,14 @@ class LoadSettings:
     entry_layer: int = 2
     resident_layers: int | str | None = None
     capacity: int | None = None
+    execution: str = "auto"
 
     def __post_init__(self) -> None:
         kind = self.device.split(":")[0] if isinstance(self.device, str) else None
         if kind not in DEVICES:
             raise SettingsError(f"device is {self.device!r}; use one of {', '.join(DEVICES)}.")
         _one_of("dtype", self.dtype, DTYPES)
+        _one_of("execution", self.execution, EXECUTIONS)
         if not isinstance(self.river, QuantSpec):
             raise SettingsError(f"river is {self.river!r}; give a QuantSpec.")
         if not _is_int(self.entry_layer) or self.entry_layer < 2:

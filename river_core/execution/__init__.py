@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+from ..errors import KernelUnavailable
 from ..model import RiverModel
 from .base import Execution
+from .cuda_device import CudaDevice
 from .eager import EagerExecution
 from .fused import FusedExecution, can_fuse
+from .graphs import open_graphs
 from .split import SplitExecution
 
 
 def open_execution(model: RiverModel) -> Execution:
-    """The fastest way this model's kernels allow; the model tells it when layers are evicted."""
-    engine: EagerExecution
-    if model.placement:
-        engine = SplitExecution(model)
-    else:
-        engine = FusedExecution(model) if can_fuse(model) else EagerExecution(model)
+    """The fastest way this model's kernels allow, or the one that was asked for; its notes say why
+    not a faster one. The model tells it when layers are evicted."""
+    engine = _engine(model)
     model.engines.add(engine)
     return engine
+
+
+def _engine(model: RiverModel) -> EagerExecution:
+    if model.placement:
+        return SplitExecution(model)
+    if model.info.execution == "eager":
+        return EagerExecution(model)
+    if model.device.type == "cuda":
+        return _on_cuda(model)
+    return FusedExecution(model) if can_fuse(model) else EagerExecution(model)
+
+
+def _on_cuda(model: RiverModel) -> EagerExecution:
+    """Graphs, or eager torch with a note why not."""
+    try:
+        return open_graphs(model, lambda: CudaDevice(model.device))
+    except KernelUnavailable as reason:
+        engine = EagerExecution(model)
+        engine.notes = (str(reason),)
+        return engine

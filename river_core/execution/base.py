@@ -21,9 +21,16 @@ class Execution(Protocol):
 
     name: str
     pause: Callable[[], None]  # called within passes of several rows; its errors end the pass
+    notes: tuple[str, ...]  # why not the fastest way, a sentence each, for the run's header
 
     def start(self, rows: Rows) -> None:
         """Embed the rows' token ids: the residual stream becomes fp32 [R, d]."""
+        ...
+
+    def foresee(self, threshold: float | None) -> None:
+        """Of this pass: rows leave where their similarity is above `threshold`, and then run the
+        river to its end; None: that is not known. A hint: what the loop asks for counts.
+        """
         ...
 
     def backbone(self, first: int, last: int) -> None:

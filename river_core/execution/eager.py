@@ -45,6 +45,7 @@ class EagerExecution:
         self._cache = model.cache if cache is None else cache
         self._scratch = scratch
         self.pause: Callable[[], None] = go_on
+        self.notes: tuple[str, ...] = ()
         self._pairs: list[tuple[Tensor, Tensor]] = []  # one row: in and out of layers not looked at
         self._host: list[Sequence[float]] = []  # similarities of the layers looked at so far
 
@@ -56,6 +57,9 @@ class EagerExecution:
         self._pairs = []
         self._host = []
         self._stand(rows)
+
+    def foresee(self, threshold: float | None) -> None:
+        """Of this pass: decisions go by this threshold alone, and who leaves runs the river."""
 
     def _stand(self, rows: Rows) -> None:
         """The rows of what follows, and where they stand."""

@@ -86,15 +86,27 @@ def open_library(path: Path) -> NativeLibrary:
         raise _unavailable(f"{path} does not load ({error})", "delete that file") from error
 
 
-def _build(folder: Path) -> Path:
+def load_source(source: Path) -> NativeLibrary:
+    """A library of one small file, built in the same folder; it is loaded without a check.
+
+    Raises KernelUnavailable as `load_library` does.
+    """
+    folder = cache_root() / "native"
+    try:
+        return open_library(_build(folder, (source,)))
+    except OSError as error:
+        raise _unavailable(f"{folder} cannot be used ({error})", "set RIVER_CACHE") from error
+
+
+def _build(folder: Path, sources: tuple[Path, ...] = SOURCES) -> Path:
     """Compile into `folder` unless a library of the same key is there; return its path."""
     if sys.platform == "win32":
         raise _unavailable("they are not built on Windows", "use WSL or the torch kernels")
     compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
     if shutil.which(compiler[0]) is None:
         raise _unavailable(f"there is no C++ compiler {compiler[0]!r}", "install g++ or set CXX")
-    command = [*compiler, *FLAGS, str(SOURCES[0]), *_openmp_of_torch()]
-    path = folder / f"native-{_key(compiler, command)}.so"
+    command = [*compiler, *FLAGS, str(sources[0]), *_openmp_of_torch()]
+    path = folder / f"{sources[0].stem}-{_key(compiler, command, sources)}.so"
     if path.is_file():
         return path
     folder.mkdir(parents=True, exist_ok=True)
@@ -124,14 +136,14 @@ def _openmp_of_torch() -> list[str]:
     return ["-Wl,--as-needed", str(found[0])] if found else []
 
 
-def _key(compiler: list[str], command: list[str]) -> str:
+def _key(compiler: list[str], command: list[str], sources: tuple[Path, ...]) -> str:
     """What decides the machine code: sources, command, compiler version, processor."""
     version = _run([*compiler, "--version"])[1].partition("\n")[0]
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.is_file() else ""
     wanted = ("model name", "flags", "Features", "CPU part")
     processor = sorted({line for line in text.splitlines() if line.startswith(wanted)})
-    parts = [*(s.read_text(encoding="utf-8") for s in SOURCES), *command, version, *processor]
+    parts = [*(s.read_text(encoding="utf-8") for s in sources), *command, version, *processor]
     parts += [platform.machine(), platform.processor()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 

@@ -48,7 +48,10 @@ _CORE: Rows = (
     (
         *("execution/base.py", "execution/native.py", "execution/eager.py", "execution/fused.py"),
         *("execution/split.py",),
-        *("execution/cuda_graphs.py", "execution/__init__.py"),
+        *("execution/device.py", "execution/fake_device.py", "execution/host_poll.py"),
+        "execution/cuda_device.py",
+        *("execution/pieces.py", "execution/graph_store.py", "execution/graphs.py"),
+        "execution/__init__.py",
     ),
     ("control.py", "thresholds.py", "recorder.py", "trace.py", "passes.py", "decode.py"),
     (
