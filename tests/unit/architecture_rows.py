@@ -16,7 +16,9 @@ _CORE: Rows = (
         "kernels/base.py",
         "kernels/native_library.py",
         "kernels/pages.py",
+        *("kernels/gemv_plan.py", "kernels/triton_finish.py"),
         "kernels/*.py",
+        "kernels/triton_linear.py",
         "kernels/micro.py",
         "kernels/choose.py",
         "kernels/__init__.py",
@@ -107,5 +109,6 @@ OWNERS = {
         lazy=("river_core/*.py",),
     ),
     "torch": Owner(("river_core/*.py", "app/runner.py")),
+    "triton": Owner(("river_core/kernels/triton_*.py",)),
     "lm_eval": Owner(("river_core/harness.py",)),
 }
