@@ -51,7 +51,7 @@ class _Triton(ABC):
         """x [M, K] fp32 -> x W^T [M, N] fp32."""
         if x.shape[0] > MOST_ROWS:
             return self._many(x)
-        return self.project(x, torch.empty(x.shape[0], self.shape[0], device=x.device))
+        return self.project(x.contiguous(), x.new_empty(x.shape[0], self.shape[0]))
 
     def project(self, x: Tensor, out: Tensor, fused: Fused = PLAIN) -> Tensor:
         """Product of x fp32 [M, K], M <= 8, and what `fused` says, into `out` fp32; returns it.
@@ -70,10 +70,20 @@ class _Triton(ABC):
             "SPLITS": cut.splits,
         }
         grid = (triton.cdiv(self.shape[0], cut.rows), rows, cut.splits)
-        self._launch(grid, (x, norm, out, residual, parts, squares), fused.eps, flags)
-        if cut.splits > 1:
+        with torch.cuda.device_of(x):  # Triton launches on the current device
+            self._launch(grid, (x, norm, out, residual, parts, squares), fused.eps, flags)
+            if cut.splits == 1:
+                return out
             join_parts[(triton.cdiv(self.shape[0], JOINED_ROWS), rows)](
-                parts, squares, out, residual, *self.shape, fused.eps, ROWS=JOINED_ROWS, **flags
+                parts,
+                squares,
+                out,
+                residual,
+                *self.shape,
+                fused.eps,
+                ROWS=JOINED_ROWS,
+                num_warps=1,
+                **flags,
             )
         return out
 

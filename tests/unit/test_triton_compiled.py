@@ -14,8 +14,12 @@ import pytest
 
 triton = pytest.importorskip("triton", reason="triton is not installed (requirements-dev.txt)")
 
+from river_core.kernels.triton_attention import attend_joined, attend_parts  # noqa: E402
+from river_core.kernels.triton_finish import JOINED_ROWS, join_parts  # noqa: E402
 from river_core.kernels.triton_gemv import dense_product  # noqa: E402
 from river_core.kernels.triton_int4 import int4_product  # noqa: E402
+from river_core.kernels.triton_rows import compare_ends, turn_and_write_heads  # noqa: E402
+from river_core.kernels.triton_step import COMPARED, tile_of  # noqa: E402
 from tests.unit.compiled_kernel import compile_for  # noqa: E402
 
 if not isinstance(int4_product, triton.JITFunction):
@@ -53,6 +57,7 @@ class Case:
     constants: Mapping[str, object]
     registers: int
     vectors: int  # loads of 16 bytes, at least
+    smaller: int = 0  # loads of 8 bytes, at most: small tensors spread over all threads
     warps: int = 1
     old_types: Mapping[str, str] = field(default_factory=dict)  # instead, below capability 8.0
 
@@ -65,9 +70,35 @@ def int4(rows: int, registers: int, **other: object) -> Case:
 def dense(rows: int, columns: int, registers: int, **other: object) -> Case:
     constants = {**FLAGS, "ROWS": rows, "COLUMNS": columns, **other}
     vectors = (rows + 2) * columns // 256
-    return Case(dense_product, DENSE, constants, registers, vectors, 1, {"weight": "*fp16"})
+    return Case(dense_product, DENSE, constants, registers, vectors, 0, 1, {"weight": "*fp16"})
 
 
+def attention(heads: int, kv_heads: int, dim: int, registers: int) -> Case:
+    constants = {"QUERIES": heads // kv_heads, "DIM": dim}
+    constants |= tile_of(heads // kv_heads, dim, 4096)
+    types = {
+        **dict.fromkeys(("query", "parts", "bests", "totals"), "*fp32"),
+        "keys": "*bf16",
+        "values": "*bf16",
+        "position": "*i64",
+        "scale": "fp32",
+        "capacity": "i32!",
+        "window": "i32",
+    }
+    return Case(attend_parts, types, constants, registers, 2, 1, 4, FP16_CACHE)
+
+
+FP16_CACHE = {"keys": "*fp16", "values": "*fp16"}
+ENDS = dict.fromkeys(("before", "after", "limit", "similarity"), "*fp32")
+JOINED = dict.fromkeys(("parts", "bests", "totals", "out"), "*fp32")
+TURNED = {
+    **dict.fromkeys(("qkv", "cos", "sin", "queries"), "*fp32"),
+    "keys": "*bf16",
+    "values": "*bf16",
+    "position": "*i64",
+    **dict.fromkeys(("heads", "kv_heads", "capacity"), "i32"),
+}
+PARTS = {**SUMS, "eps": "fp32", "rows": "i32!", "columns": "i32!"}
 CASES = {
     "int4 norm": int4(4, 168),
     "int4 norm, 8 rows": int4(8, 255),
@@ -80,9 +111,18 @@ CASES = {
     "dense norm, 8 rows": dense(8, 512, 255),
     "dense gate and up": dense(8, 512, 255, GATED=True),
     "dense residual": dense(4, 512, 168, NORM=False, RESIDUAL=True),
-    "dense norm, splits": dense(4, 256, 96, SPLITS=2),
+    "dense norm, splits": dense(4, 256, 112, SPLITS=2),
+    "parts joined": Case(join_parts, PARTS, {**FLAGS, "ROWS": JOINED_ROWS, "SPLITS": 4}, 64, 4),
+    "attention, 8B": attention(32, 8, 128, 128),
+    "attention, 70B": attention(64, 8, 128, 192),
+    "attention, 135M": attention(9, 3, 64, 128),
+    "attention joined": Case(attend_joined, JOINED, {"SPLITS": 16, "DIM": 128}, 128, 16),
+    "similarity": Case(
+        compare_ends, {**ENDS, "flag": "*i32", "columns": "i32!"}, {"BLOCK": COMPARED}, 64, 4, 0, 4
+    ),
+    "rope and write": Case(turn_and_write_heads, TURNED, {"HALF": 64}, 48, 0, 6, 1, FP16_CACHE),
 }
-USUAL = ("int4 norm", "dense norm")
+USUAL = ("int4 norm", "dense norm", "attention, 8B")
 USUAL_CARDS = (75, 90)
 PRODUCT = [(name, card) for name in CASES for card in CARDS]
 
@@ -94,7 +134,7 @@ def check(name: str, card: int, folder: Path) -> None:
     assert code.stack == 0
     assert code.registers <= case.registers
     assert code.loads(128) >= case.vectors
-    assert code.loads(64) == 0
+    assert code.loads(64) <= case.smaller
 
 
 @pytest.mark.parametrize("card", USUAL_CARDS)

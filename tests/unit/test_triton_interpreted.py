@@ -32,7 +32,9 @@ def run_interpreted(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(("cases", "least"), [("interpreted_products.py", 20)])
+@pytest.mark.parametrize(
+    ("cases", "least"), [("interpreted_products.py", 20), ("interpreted_steps.py", 28)]
+)
 def test_kernels_equal_plain_torch(cases: str, least: int) -> None:
     done = run_interpreted(HERE / cases)
     assert done.returncode == 0, done.stdout + done.stderr
