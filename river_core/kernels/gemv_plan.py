@@ -55,7 +55,9 @@ def cut_of(rows: int, units: int, choices: tuple[int, ...]) -> Cut:
     A program is one warp, so that its threads never wait for each other.
     """
     turn = min(choices, key=lambda size: (-(-units // size) * size, -size))
-    height = 8 if rows >= 16 * WAVE else 4
+    height = 4
+    if rows >= 16 * WAVE:  # a larger share of x's own work is then shared by rows
+        height, turn = 8, turn // 2
     programs, turns = -(-rows // height), -(-units // turn)
     splits = max(1, min(turns, 8, WAVE // programs))
     return Cut(height, turn, splits)

@@ -46,14 +46,17 @@ def expected(linear: Linear, x: Tensor, fused: Fused) -> Tensor:
     return y if fused.residual is None else y + fused.residual
 
 
-def check(linear: TritonInt4 | TritonDense, rows: int, fused: Fused, error: float = CLOSE) -> None:
-    """Equal to plain torch within `error`, and the same bits when run again."""
+def check(
+    linear: TritonInt4 | TritonDense, rows: int, fused: Fused, *, twice: bool = False
+) -> None:
+    """Equal to plain torch; with `twice` the same bits when run again."""
     x = drawn(rows, linear.shape[1])
     width = linear.shape[0] // (2 if fused.gated else 1)
-    first, again = (linear.project(x, torch.full((rows, width), 7.0), fused) for _ in range(2))
+    found = linear.project(x, torch.full((rows, width), 7.0), fused)
     wanted = expected(linear, x, fused)
-    assert (first - wanted).abs().max() <= error * wanted.abs().max()
-    assert torch.equal(first, again)
+    assert (found - wanted).abs().max() <= CLOSE * wanted.abs().max()
+    if twice:
+        assert torch.equal(found, linear.project(x, torch.empty(rows, width), fused))
 
 
 def norm(columns: int) -> Tensor:
@@ -64,7 +67,7 @@ def norm(columns: int) -> Tensor:
 @pytest.mark.parametrize("splits", [1, 3])
 def test_int4_with_the_norm_before_it(group: int, splits: int) -> None:
     linear = int4((192, 576), group, splits)
-    check(linear, 1, Fused(norm=norm(576), eps=EPS))
+    check(linear, 1, Fused(norm=norm(576), eps=EPS), twice=group == 64)
     assert (linear.dense() - random_matrix((192, 576), group, 3).dense()).abs().max() < 2e-4
 
 
@@ -91,7 +94,8 @@ def test_a_residual_added_in_place(make, splits: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(960, 576), (50, 1040), (1, 16)], ids=str)
 def test_dense_with_the_norm_before_it(shape: tuple[int, int], dtype: torch.dtype) -> None:
-    check(dense(shape, dtype), 1, Fused(norm=norm(shape[1]), eps=EPS))
+    fused = Fused(norm=norm(shape[1]), eps=EPS)
+    check(dense(shape, dtype, splits=3 if shape[0] == 50 else 1), 1, fused, twice=shape[0] == 50)
 
 
 @pytest.mark.parametrize("kind", ["int4", "dense"])
