@@ -25,6 +25,7 @@ from .native_library import load_library
 from .torch_dense import MkldnnDense, TorchDense
 from .torch_int4 import AtenInt4, TinygemmInt4
 from .torch_int8 import TorchInt8
+from .triton_loading import load_triton, triton_dense, triton_int4
 
 Shape = tuple[int, int]
 Coded = tuple[int, int, int]  # bits that a code is stored in, N, K
@@ -33,18 +34,21 @@ DENSE: dict[str, Callable[[Tensor], Linear]] = {
     "native": NativeDense,
     "torch": TorchDense,
     "onednn": MkldnnDense,
+    "triton": triton_dense,
 }
+DENSE_ON = {"cpu": ["native", "torch", "onednn"], "cuda": ["torch", "triton"]}
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 CODED: dict[str, Callable[[QuantMatrix], Linear]] = {
     "native-int4": NativeInt4,
     "aten-int4": AtenInt4,
     "tinygemm-int4": TinygemmInt4,
+    "triton-int4": triton_int4,
     "native-int8": NativeInt8,
     "torch-int8": TorchInt8,
 }
 CODED_ON = {
     ("cpu", 4): ["native-int4", "aten-int4"],
-    ("cuda", 4): ["tinygemm-int4"],
+    ("cuda", 4): ["tinygemm-int4", "triton-int4"],
     ("cpu", 8): ["native-int8", "torch-int8"],
     ("cuda", 8): ["torch-int8"],
 }
@@ -129,13 +133,17 @@ class Chooser:
         self._store = _Store(self.store)
         self._notes: list[str] = []
         self._microseconds: dict[str, float] = {}
-        self._native = "native"
-        if self.device.type == "cpu":
-            try:
+        self._built = "native"  # what is compiled here, as keys say it
+        self._lacks = ""  # and the start of the names of kernels that could not be
+        try:
+            if self.device.type == "cpu":
                 load_library()
-            except KernelUnavailable as error:
-                self._native = "no native"
-                self._notes.append(str(error))
+            elif self.device.type == "cuda":
+                self._built = f"triton {load_triton(self.device)}"
+        except KernelUnavailable as error:
+            self._lacks = "native" if self.device.type == "cpu" else "triton"
+            self._built = f"no {self._lacks}"
+            self._notes.append(str(error))
 
     def plan(
         self, dense: Mapping[Shape, int], coded: Mapping[Coded, int], dtype: str
@@ -187,14 +195,14 @@ class Chooser:
 
     def _dense(self, shape: Shape, short: str) -> dict[str, float]:
         """Microseconds of every dense kernel of one dtype that runs here."""
-        kinds = list(DENSE) if self.device.type == "cpu" else ["torch"]
+        kinds = DENSE_ON.get(self.device.type, ["torch"])
         dtype = DTYPES[short]
 
         def build(name: str, seed: int) -> Linear:
             weight = random_weight(shape, seed).to(self.device, dtype)
             return DENSE[name.rsplit("-", 1)[0]](weight)
 
-        names = [f"{kind}-{short}" for kind in kinds]
+        names = [f"{kind}-{short}" for kind in kinds if f"{kind}-{short}" != "triton-fp32"]
         costs = self._costs(f"dense|{short}", names, shape, build)
         if not costs:
             raise KernelUnavailable(f"no dense {short} kernel runs on {self.device}.")
@@ -219,6 +227,7 @@ class Chooser:
     ) -> dict[str, float]:
         """Measure (or recall) the candidates of one shape, the kept winner first."""
         key = f"{kind}|{shape[0]}x{shape[1]}"
+        names = [name for name in names if not (self._lacks and name.startswith(self._lacks))]
         costs = None if self.remeasure else self._known(key, names)
         if costs is None:
             costs = self._measure(names, shape, build)
@@ -241,7 +250,7 @@ class Chooser:
 
     def _full_key(self, key: str) -> str:
         machine = f"{processor(self.device)}|torch {torch.__version__}|{torch.get_num_threads()}"
-        return f"{machine}|{self._native}|{key}"
+        return f"{machine}|{self._built}|{key}"
 
     def _known(self, key: str, names: list[str]) -> dict[str, float] | None:
         row = self._store.rows.get(self._full_key(key))

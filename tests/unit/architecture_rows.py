@@ -16,8 +16,10 @@ _CORE: Rows = (
         "kernels/base.py",
         "kernels/native_library.py",
         "kernels/pages.py",
+        *("kernels/gemv_plan.py", "kernels/triton_finish.py"),
         "kernels/*.py",
-        "kernels/micro.py",
+        *("kernels/triton_linear.py", "kernels/triton_step.py"),
+        *("kernels/micro.py", "kernels/triton_loading.py"),
         "kernels/choose.py",
         "kernels/__init__.py",
     ),
@@ -111,5 +113,6 @@ OWNERS = {
         lazy=("river_core/*.py",),
     ),
     "torch": Owner(("river_core/*.py", "app/runner.py")),
+    "triton": Owner(("river_core/kernels/triton_*.py",)),
     "lm_eval": Owner(("river_core/harness.py",)),
 }

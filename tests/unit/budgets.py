@@ -72,10 +72,16 @@ def check_function_lines(files: Files) -> list[str]:
 
 
 def check_parameters(files: Files) -> list[str]:
-    """At most six positional parameters, `self` and `cls` apart."""
+    """At most six positional parameters, `self` and `cls` apart.
+
+    A Triton kernel takes every pointer and size by position: it has no structs and the compiler
+    ignores keyword-only parameters.
+    """
     problems = []
     for path, tree in python(files):
         for name, function, owner in functions(tree):
+            if _has_decorator(function, "jit"):
+                continue
             names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
             if owner is not None and not _has_decorator(function, "staticmethod"):
                 names = names[1:]
@@ -115,6 +121,8 @@ def check_public_functions(files: Files) -> list[str]:
         for name, function, owner in functions(tree):
             if not _is_public(tree, name, owner) or _has_decorator(function, "overload"):
                 continue
+            if _has_decorator(function, "jit") and ast.get_docstring(function) is not None:
+                continue  # Triton reads annotations as its own types: only constants have them
             where = f"{path}:{function.lineno} {name}"
             setter = _has_decorator(function, "setter")  # the property's docstring serves both
             if ast.get_docstring(function) is None and not setter:

@@ -176,6 +176,7 @@ GOOD: list[tuple[Check, dict[str, str]]] = [
     (budgets.check_file_lines, {"p/a.js": "x\n" * 300}),
     (budgets.check_function_lines, {"p/a.py": LONG[:-10] + USUAL + USUAL}),
     (budgets.check_parameters, {"p/a.py": "class A:\n    def f(self, a, b, c, d, e, f): ...\n"}),
+    (budgets.check_parameters, {"p/a.py": "@triton.jit\ndef k(a, b, c, d, e, f, g): ...\n"}),
     (budgets.check_broad_excepts, {"p/a.py": "try:\n    x\nexcept (OSError, E):\n    pass\n"}),
     (budgets.check_public_functions, {"p/a.py": "def _f(x): ...\nclass _A:\n    def f(x): ...\n"}),
     (policies, {"river_core/policies.py": "x = 'river'\n", "river_core/decode.py": "y = 'd'\n"}),
