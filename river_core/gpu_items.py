@@ -24,9 +24,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .bandwidth import ReadBytes, read_bandwidth
-from .bench import Engine, engines, interleave, rows
-from .bench_report import Row
+from .bench import interleave, rows
+from .bench_report import Row, shown
 from .cache_paths import cache_root
+from .contenders import Engine, engines
 from .decode import generate, stream
 from .devices import processor, settle
 from .errors import RiverError
@@ -193,7 +194,7 @@ def decode(bench: Bench) -> dict[str, Any]:
     The row at threshold 1 reads every layer's similarity and never leaves: what deciding costs.
     """
     model = bench.model()
-    contenders = engines(model, bench.prompt, bench.tokens, [1.0], MEAN_EXIT)
+    contenders = engines(model, bench.prompt, bench.tokens, [1.0], [MEAN_EXIT])
     found = rows(contenders, interleave(contenders, bench.tokens, bench.rounds))
     lines = [
         _decode_line(row) | _allocations(bench, engine)
@@ -217,8 +218,8 @@ def _decode_line(row: Row) -> dict[str, Any]:
         "tok/s": round(row.tokens_per_second, 1),
         "min..max": f"{row.slowest:.1f}..{row.fastest:.1f}",
         "exit layer": round(row.mean_exit_layer, 2),
-        "GB/s": round(row.gigabytes_per_second, 1),
-        "byte bound": round(row.byte_bound, 2),
+        "GB/s": shown(row.gigabytes_per_second, ".1f"),
+        "byte bound": shown(row.byte_bound, ".2f"),
         "x backbone": round(row.to_backbone, 2),
         "decision us": None if decision is None else round(decision, 1),
     }
@@ -263,7 +264,7 @@ def memory(bench: Bench) -> dict[str, Any]:
     facts |= {"ledger MiB": round(total / 2**20, 2), "formula MiB": round(formula / 2**20, 2)}
     facts["ledger / formula"] = round(total / formula, 4)
     if before is not None and after is not None:
-        settings = engines(model, bench.prompt, bench.tokens, [], MEAN_EXIT)[-1].settings
+        settings = engines(model, bench.prompt, bench.tokens, [], [MEAN_EXIT])[-1].settings
         torch.cuda.reset_peak_memory_stats(bench.device)
         generate(
             model, list(bench.prompt), max_new_tokens=bench.tokens, full_trace=False, **settings
