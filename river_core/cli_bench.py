@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gpu.add_argument("--gpu-report", action="store_true", help="measure this machine's CUDA GPU")
     gpu.add_argument("--dry-run", action="store_true", help="the same code on the CPU, tiny sizes")
     gpu.add_argument(
-        "--item-seconds", type=float, default=60.0, help="limit for each item (default 60)"
+        "--item-seconds", type=float, default=None, help="limit for each item (default: its own)"
     )
 
 
@@ -220,16 +220,22 @@ def _kernel_times(args: argparse.Namespace, model: Any) -> list[Any]:
 
 
 def _gpu_report(args: argparse.Namespace) -> int:
-    """Items in subprocesses; 1 where one of them failed."""
+    """Items in subprocesses, shown as they come; 1 where one of them failed."""
     from . import gpu_report
 
+    files = gpu_report.ReportFiles(Path(args.save), args.dry_run) if args.save else None
     progress = ProgressLine()
+    failed = False
     try:
-        results = gpu_report.collect(args.dry_run, args.item_seconds, progress)
+        for n, result in enumerate(gpu_report.collect(args.dry_run, args.item_seconds, progress)):
+            progress.done()
+            lines = [json.dumps(gpu_report.line(result))] if args.json else gpu_report.text(result)
+            if not n and not args.json:
+                print("\n".join(gpu_report.heading(args.dry_run)))
+            print("\n".join(lines), flush=True)
+            failed = failed or result.error is not None
+            if files is not None:
+                files.add(result)
     finally:
         progress.done()
-    text = "\n".join(gpu_report.text(results, args.dry_run))
-    if args.save is not None:
-        gpu_report.save(Path(args.save), results, text)
-    print("\n".join(map(json.dumps, gpu_report.lines(results))) if args.json else text)
-    return 0 if all(result.error is None for result in results) else 1
+    return 1 if failed else 0

@@ -78,6 +78,7 @@ class RiverModel:
     placement: tuple[torch.device, ...] = ()
     shelf: Shelf = field(default_factory=Shelf, compare=False)
     engines: WeakSet[Any] = field(default_factory=WeakSet, compare=False)
+    eager: bool = field(default=False, compare=False)  # no faster way: operation by operation
     run: int = field(default=0, compare=False)  # which run the cache belongs to
     texts: dict[int, str] = field(default_factory=dict, compare=False)
 
@@ -129,6 +130,10 @@ class RiverModel:
     def endless(self) -> RiverModel:
         """The same model, sharing everything, for which no token ends the text."""
         return replace(self, eos_ids=())
+
+    def eagerly(self) -> RiverModel:
+        """The same model, sharing everything, whose steps run in plain torch: the reference."""
+        return replace(self, eager=True)
 
     def set_resident(self, layers: int | str) -> None:
         """Keep the first `layers` backbone layers (entry layer - 1 to L), evict or restore others.

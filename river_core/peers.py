@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .devices import settle
 from .errors import ModelUnavailable, SettingsError
+from .shapes import ShapeSpec
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -83,11 +84,23 @@ class HFGenerate:
     ) -> None:
         if dtype not in DTYPES:
             raise SettingsError(f"dtype is {dtype!r}; use one of {', '.join(DTYPES)}.")
+        self._take(_load(path, DTYPES[dtype]).to(device or torch.device("cpu")), dtype, threads)
+
+    def _take(self, model: Any, dtype: str, threads: int | None) -> None:
         self.name = f"Hugging Face generate, {dtype}"
-        self.dtype = DTYPES[dtype]
-        self.threads = threads
+        self.dtype, self.threads = DTYPES[dtype], threads
         self._cache: str | None = None
-        self._model = _load(path, self.dtype).to(device or torch.device("cpu"))
+        self._model = model
+
+    @classmethod
+    def random(
+        cls, spec: ShapeSpec, dtype: str, device: torch.device, positions: int
+    ) -> HFGenerate:
+        """Random weights at a Llama model's shape, made on the device; ImportError without
+        transformers."""
+        made = cls.__new__(cls)
+        made._take(_random(spec, DTYPES[dtype], device, positions), dtype, None)
+        return made
 
     @property
     def bits(self) -> float:
@@ -188,6 +201,29 @@ def _line(error: BaseException) -> str:
     """The first line of an error's text, at most 120 characters, as the end of a sentence."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:120].rstrip(". ") + "."
+
+
+def _random(spec: ShapeSpec, dtype: torch.dtype, device: torch.device, positions: int) -> Any:
+    """transformers' Llama of these sizes with its own random weights."""
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+    block = spec.block
+    config = LlamaConfig(
+        hidden_size=block.hidden,
+        intermediate_size=block.ffn,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=block.heads,
+        num_key_value_heads=block.kv_heads,
+        head_dim=block.head_dim,
+        vocab_size=spec.vocab,
+        max_position_embeddings=positions,
+        tie_word_embeddings=spec.tied,
+        dtype=dtype,
+    )
+    with torch.device(device):
+        model = LlamaForCausalLM(config).to(dtype).eval()
+    model.generation_config = GenerationConfig()
+    return model
 
 
 def _load(path: Path, dtype: torch.dtype) -> Any:

@@ -15,6 +15,7 @@ def open_execution(model: RiverModel) -> Execution:
     if model.placement:
         engine = SplitExecution(model)
     else:
-        engine = FusedExecution(model) if can_fuse(model) else EagerExecution(model)
+        fuse = can_fuse(model) and not model.eager
+        engine = FusedExecution(model) if fuse else EagerExecution(model)
     model.engines.add(engine)
     return engine

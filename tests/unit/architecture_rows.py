@@ -56,7 +56,7 @@ _CORE: Rows = (
         *("compare.py", "sweep.py", "calibrate.py", "bandwidth.py"),
         *("kv_error.py", "safe_exits.py"),
         *("bench_report.py", "bench.py", "contenders.py", "bench_run.py"),
-        *("gpu_items.py", "gpu_report.py", "evaluate.py"),
+        *("gpu_bench.py", "gpu_*_items.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),
         *("resumable.py", "cells.py", "grid.py", "strategies.py", "cache_study.py"),
         *("sandbox_child.py", "sandbox.py", "tasks/local.py", "tasks/__init__.py"),
         *("eval_report.py", "harness.py", "paper_tables.py", "paper_table4.py", "eval_parts.py"),
