@@ -70,9 +70,14 @@ def _mib(more: int, less: int) -> float:
 
 def _tokens(bench: Bench, model: RiverModel) -> list[int]:
     """What is decoded where every token leaves after layer EXIT_LAYER, evicted or not."""
-    options = {"exit_layer": EXIT_LAYER}
-    forced = {"exit": "fixed", "options": options, "prefill": "exit", "full_trace": False}
-    run = generate(model, list(bench.prompt), max_new_tokens=bench.tokens, **forced)
+    run = generate(
+        model,
+        list(bench.prompt),
+        max_new_tokens=bench.tokens,
+        full_trace=False,
+        exit="fixed",
+        options={"exit_layer": EXIT_LAYER},
+    )
     return [token.token_id for token in run.tokens]
 
 

@@ -100,8 +100,8 @@ def run_item(name: str, command: Sequence[str], limit: float) -> ItemResult:
             command, capture_output=True, text=True, timeout=limit, env=environment, check=False
         )
     except subprocess.TimeoutExpired as cut:
-        said = cut.stdout or b""
-        found = _found(said.decode(errors="replace") if isinstance(said, bytes) else said)
+        partial = cut.stdout or b""  # bytes on POSIX, whatever was asked for
+        found = _found(partial if isinstance(partial, str) else partial.decode(errors="replace"))
         return ItemResult(name, limit, found, f"stopped after its limit of {limit:.0f} s")
     seconds, data = round(time.perf_counter() - start, 1), _found(done.stdout)
     problem = None

@@ -220,8 +220,13 @@ def _random(spec: ShapeSpec, dtype: torch.dtype, device: torch.device, positions
         tie_word_embeddings=spec.tied,
         dtype=dtype,
     )
-    with torch.device(device):
-        model = LlamaForCausalLM(config).to(dtype).eval()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)  # never twice the memory for a moment
+    try:
+        with torch.device(device):
+            model: Any = LlamaForCausalLM(config).eval()
+    finally:
+        torch.set_default_dtype(before)
     model.generation_config = GenerationConfig()
     return model
 
