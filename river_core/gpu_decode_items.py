@@ -28,10 +28,10 @@ def smoke(bench: Bench) -> Iterator[Facts]:
     """The small shape: twice the same, the fast way equal to eager torch, and a first headline."""
     model = bench.model()
     yield {"shape": bench.spec.name, "kernels": dict(model.info.kernels)}
-    yield {"notes": [*model.info.notes]}
     engine = engines(model, bench.prompt, bench.tokens, [], [MEAN_EXIT])[-1]
     first, second = (_run(model, engine, bench) for _ in range(2))
     same = _ids(first) == _ids(second)
+    yield {"notes": [*first.header.notes]}
     yield {"twice identical": same, "execution": first.summary.kernels["execution"]}
     yield from _against_eager(model, engine, first, bench)
     if not same:

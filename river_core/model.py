@@ -44,6 +44,7 @@ class ModelInfo:
     notes: tuple[str, ...] = ()
     calibration: CalibrationFile | None = None  # None: weights that no file holds
     river_seconds: float = 0.0  # what making the river's codes took, when they were made
+    execution: str = "auto"  # or "eager": operation by operation, the reference of faster ways
     river_bits: float | None = None  # stored per weight, metadata in 16 bits; None: as `quant` says
 
 
@@ -78,7 +79,6 @@ class RiverModel:
     placement: tuple[torch.device, ...] = ()
     shelf: Shelf = field(default_factory=Shelf, compare=False)
     engines: WeakSet[Any] = field(default_factory=WeakSet, compare=False)
-    eager: bool = field(default=False, compare=False)  # no faster way: operation by operation
     run: int = field(default=0, compare=False)  # which run the cache belongs to
     texts: dict[int, str] = field(default_factory=dict, compare=False)
 
@@ -133,7 +133,7 @@ class RiverModel:
 
     def eagerly(self) -> RiverModel:
         """The same model, sharing everything, whose steps run in plain torch: the reference."""
-        return replace(self, eager=True)
+        return replace(self, info=replace(self.info, execution="eager"))
 
     def set_resident(self, layers: int | str) -> None:
         """Keep the first `layers` backbone layers (entry layer - 1 to L), evict or restore others.

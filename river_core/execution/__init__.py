@@ -15,7 +15,7 @@ def open_execution(model: RiverModel) -> Execution:
     if model.placement:
         engine = SplitExecution(model)
     else:
-        fuse = can_fuse(model) and not model.eager
+        fuse = can_fuse(model) and model.info.execution != "eager"
         engine = FusedExecution(model) if fuse else EagerExecution(model)
     model.engines.add(engine)
     return engine

@@ -168,7 +168,8 @@ print(status, sorted({HEAVY | {"torch"}} & sys.modules.keys()))
     assert items["latency"]["us per decision, polled in Python"] > 0
     assert items["smoke"]["twice identical"] is True
     assert items["smoke"]["logits against eager torch, relative"] < 0.05
-    assert [row["error"] < 0.02 for row in items["kernels"]["out 128x128"]] == [True] * 2
+    assert all(row["error"] < 0.02 for row in items["kernels"]["out 128x128"])
+    assert len(items["kernels"]["out 128x128"]) >= 2
     exits = {row["name"]: row["exit layer"] for row in items["decode"]["rows"]}
     assert exits["backbone"] == 8
     assert exits["River, forced exits 3.79"] == pytest.approx(3.79, abs=0.3)
