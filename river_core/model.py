@@ -44,7 +44,7 @@ class ModelInfo:
     notes: tuple[str, ...] = ()
     calibration: CalibrationFile | None = None  # None: weights that no file holds
     river_seconds: float = 0.0  # what making the river's codes took, when they were made
-    execution: str = "auto"  # or "eager": operation by operation, the reference of faster ways
+    execution: str = "auto"  # as LoadSettings says
     river_bits: float | None = None  # stored per weight, metadata in 16 bits; None: as `quant` says
 
 
