@@ -152,11 +152,12 @@ def _layer(bench: Bench, way: Execution, bank: str, position: int) -> float:
     """Microseconds of both layers of a bank for one row, from its token id on."""
     run, rows = way.backbone if bank == "backbone" else way.river, Rows((1,), (position,))
 
-    def step() -> None:
-        way.start(rows)
-        run(1, 2)
+    def eight() -> None:
+        for _ in range(8):
+            way.start(rows)
+            run(1, 2)
 
-    return bench.per_call(lambda: [step() for _ in range(8)], 8)
+    return bench.per_call(eight, 8)
 
 
 def _attention(bench: Bench, length: int) -> Facts:
