@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from . import bench
+from .contenders import Engine
 from .errors import SettingsError
 from .machine import FreeMemory, free_gpu, free_ram
 from .model import RiverModel
@@ -62,13 +63,13 @@ def measure(
     models = side_by_side(specs, load)
     first = models[0]
     ids, _ = encode(first, timing.prompt, True)
-    head = bench.header(first, len(ids), None)
-    head = {name: value for name, value in head.items() if name not in ("quantisation", "peer")}
+    head = bench.header(first, len(ids))
+    head = {name: value for name, value in head.items() if name not in ("quantisation", "peers")}
     file.begin(PART, {**head, "device": str(first.device)})
-    rows = [bench.Engine(bench.BASELINE, _endless(first), ids, {"policy": "backbone"})]
+    rows = [Engine(bench.BASELINE, _endless(first), ids, {"policy": "backbone"})]
     forced = {"exit": "fixed", "options": {"exit_layer": timing.exit_layer}, "prefill": "full"}
     for spec, model in zip(specs, models, strict=True):
-        rows.append(bench.Engine(spec.label, _endless(model), ids, {"policy": "river", **forced}))
+        rows.append(Engine(spec.label, _endless(model), ids, {"policy": "river", **forced}))
     facts, found = bench.measure(rows, timing.tokens, timing.rounds, head, say)
     read = [round(rate, 2) for rate in facts["read_gigabytes_per_second"]]
     kept = [_kept(asdict(row)) for row in found]

@@ -7,9 +7,8 @@ command line or of how a model was loaded.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Protocol
 
@@ -17,28 +16,17 @@ import torch
 
 from .bandwidth import ReadBytes, read_bandwidth
 from .bench_report import KernelTime, Row
-from .decode import generate
 from .devices import processor
 from .errors import SettingsError
 from .kernels.choose import KernelPlan, kind_of
+from .machine import peak_memory
 from .model import RiverModel
-from .peers import HFGenerate
+from .peers import Decoder
 from .recorder import versions
-from .settings import check_threshold
 
 BASELINE = "backbone"
 WARM_UP_TOKENS = 16
 Say = Callable[[str, float | None], None]
-
-
-def exit_schedule(mean: float, tokens: int, allowed: Sequence[int]) -> list[int]:
-    """Exit layers whose mean over decode passes 1..tokens-1 is the largest that is <= `mean`.
-
-    They alternate between the two layers around `mean`, which is held within `allowed`.
-    """
-    mean = min(max(mean, allowed[0]), allowed[-1])
-    steps = [math.floor(mean * (n + 1)) - math.floor(mean * n) for n in range(tokens - 1)]
-    return [math.ceil(mean), *steps]
 
 
 @dataclass(frozen=True)
@@ -49,6 +37,19 @@ class Sample:
     mean_exit_layer: float
     decision_microseconds: float | None = None
     execution: str = ""  # how the steps ran
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What is found out apart from the timed rounds, each None where it does not apply.
+
+    `parts`: milliseconds per token by part, in profile mode, which slows a run; `agreement` with
+    the backbone, 0..1; `memory`: bytes of weights and KV cache.
+    """
+
+    parts: Mapping[str, float] | None = None
+    agreement: float | None = None
+    memory: int | None = None
 
 
 class Timed(Protocol):
@@ -65,108 +66,24 @@ class Timed(Protocol):
 
 
 class Contender(Timed, Protocol):
-    """One whose bytes and kernels are known."""
+    """One whose bytes and kernels are known; the first `peer` is the one of the ratios."""
 
-    def reads(self) -> ReadBytes:
-        """What a token of it reads."""
+    @property
+    def peer(self) -> bool:
+        """Whether it is another engine than ours."""
+        ...
+
+    def reads(self) -> ReadBytes | None:
+        """What a token of it reads; None where a token is no single pass."""
         ...
 
     def kernels(self, exit_layer: float) -> str:
         """Names of the kernels that serve a token with that mean exit layer."""
         ...
 
-
-@dataclass(frozen=True)
-class Engine:
-    """Our loop with some DecodeSettings, timed by its own clock (RunSummary)."""
-
-    name: str
-    model: RiverModel
-    prompt: tuple[int, ...]
-    settings: Mapping[str, Any]
-
-    def run(self, tokens: int) -> Sample:
-        """Decode greedily."""
-        settings = {"max_new_tokens": tokens, "full_trace": False, **self.settings}
-        done = generate(self.model, list(self.prompt), **settings).summary
-        assert done.tokens_per_second is not None
-        assert done.mean_exit_layer is not None
-        return Sample(
-            done.tokens_per_second,
-            done.mean_exit_layer,
-            done.decision_microseconds,
-            done.kernels["execution"],
-        )
-
-    def reads(self) -> ReadBytes:
-        """What the model's kernels store."""
-        return ReadBytes.of_model(self.model)
-
-    def kernels(self, exit_layer: float) -> str:
-        """The kernels of the layers that run, and of the head."""
-        model = self.model
-        layers = model.backbone if exit_layer > 0 else []
-        twins = model.river if exit_layer < model.num_layers else []
-        there = [w for w in [*layers, *twins] if w is not None]
-        linears = [x for w in there for x in w.linears.values()]
-        return " + ".join(dict.fromkeys(x.name for x in [*linears, model.head]))
-
-
-@dataclass(frozen=True)
-class Peer:
-    """Hugging Face `generate` on the weights of `model`, in the peer's own dtype."""
-
-    name: str
-    peer: HFGenerate
-    model: RiverModel
-    prompt: tuple[int, ...]
-
-    def run(self, tokens: int) -> Sample:
-        """Decode the same prompt."""
-        done = self.peer.generate(self.prompt, tokens)
-        assert done.tokens_per_second is not None
-        return Sample(done.tokens_per_second, self.model.num_layers)
-
-    def reads(self) -> ReadBytes:
-        """The whole model in the peer's dtype."""
-        model, bits = self.model, self.peer.bits
-        return ReadBytes.of_shape(model.shape, model.num_layers, model.vocab, dense=bits)
-
-    def kernels(self, exit_layer: float) -> str:
-        """What transformers calls."""
-        return "transformers"
-
-
-def engines(
-    model: RiverModel,
-    prompt: tuple[int, ...],
-    tokens: int,
-    thresholds: Sequence[float],
-    mean_exit: float,
-) -> list[Engine]:
-    """Our rows for a prompt of token ids: backbone, full quantization, River per threshold, forced.
-
-    River prefills in full, as the backbone does; stop ids are decoded through, so that every row
-    decodes the same number of tokens. Raises SettingsError for fewer than two, for numbers that
-    are no threshold or no mean, and where a backbone layer is not resident.
-    """
-    model.require_whole("bench")
-    if tokens < 2:
-        raise SettingsError(f"tokens is {tokens}; use 2 or more, the first is not timed.")
-    if not math.isfinite(mean_exit):
-        raise SettingsError(f"mean exit layer is {mean_exit}; give a number of layers.")
-    for threshold in thresholds:
-        check_threshold(threshold)
-    allowed = range(model.info.entry_layer - 1, model.num_layers + 1)
-    forced = {"exit_layers": exit_schedule(mean_exit, tokens, allowed)}
-    rows: dict[str, dict[str, Any]] = {
-        BASELINE: {"policy": "backbone"},
-        "full quantization": {"policy": "full-quant"},
-    }
-    for threshold in thresholds:
-        rows[f"River, threshold {threshold:g}"] = {"threshold": threshold, "prefill": "full"}
-    rows["River, forced exits"] = {"exit": "schedule", "options": forced, "prefill": "full"}
-    return [Engine(name, model.endless(), prompt, settings) for name, settings in rows.items()]
+    def detail(self, tokens: int) -> Detail:
+        """What is found out apart from the timed rounds, by runs of its own."""
+        ...
 
 
 def interleave(
@@ -198,31 +115,37 @@ def rows(
     contenders: Sequence[Contender],
     samples: Mapping[str, Sequence[Sample]],
     read: float | None = None,
+    details: Mapping[str, Detail] | None = None,
 ) -> list[Row]:
-    """One row per contender; the first Peer, if there is one, is the peer of the ratios.
+    """One row per contender; the first peer, if there is one, is the peer of the ratios.
 
     `read` is the read bandwidth in GB/s, of which the rows give their share.
     """
-    base = next(c for c in contenders if c.name == BASELINE)
-    full = base.reads().at(base.reads().layers)
-    peer = next((samples[c.name] for c in contenders if isinstance(c, Peer)), None)
-    found = [_row(c, samples, full, peer) for c in contenders]
-    if read is None:
-        return found
-    return [replace(row, share_of_read=row.gigabytes_per_second / read) for row in found]
+    base = next(c for c in contenders if c.name == BASELINE).reads()
+    assert base is not None
+    peer = next((samples[c.name] for c in contenders if c.peer), None)
+    others = (samples[BASELINE], peer)
+    found = details or {}
+    return [
+        _row(c, samples[c.name], others, (base.at(base.layers), read), found.get(c.name, Detail()))
+        for c in contenders
+    ]
 
 
 def _row(
     contender: Contender,
-    samples: Mapping[str, Sequence[Sample]],
-    full: float,
-    peer: Sequence[Sample] | None,
+    own: Sequence[Sample],
+    others: tuple[Sequence[Sample], Sequence[Sample] | None],
+    bounds: tuple[float, float | None],
+    detail: Detail,
 ) -> Row:
-    own = samples[contender.name]
+    """A row beside the backbone's and the peer's samples, under the backbone's bytes and `read`."""
+    (base, peer), (full, read) = others, bounds
     rates = [s.tokens_per_second for s in own]
     decisions = [s.decision_microseconds for s in own if s.decision_microseconds is not None]
-    exit_layer = fmean(s.mean_exit_layer for s in own)
-    size = contender.reads().at(exit_layer)
+    exit_layer, reads = fmean(s.mean_exit_layer for s in own), contender.reads()
+    size = None if reads is None else reads.at(exit_layer)
+    speed = None if size is None else size * median(rates) / 1e9
     return Row(
         name=contender.name,
         tokens_per_second=median(rates),
@@ -231,13 +154,17 @@ def _row(
         ms_per_token=1e3 / median(rates),
         mean_exit_layer=exit_layer,
         bytes_per_token=size,
-        gigabytes_per_second=size * median(rates) / 1e9,
-        byte_bound=full / size,
-        to_backbone=_ratio(own, samples[BASELINE]),
+        gigabytes_per_second=speed,
+        byte_bound=None if size is None else full / size,
+        to_backbone=_ratio(own, base),
         to_peer=None if peer is None else _ratio(own, peer),
         decision_microseconds=median(decisions) if decisions else None,
         kernels=": ".join(filter(None, [own[-1].execution, contender.kernels(exit_layer)])),
         rounds=len(own),
+        share_of_read=None if read is None or speed is None else speed / read,
+        parts=detail.parts,
+        agreement=detail.agreement,
+        memory=detail.memory,
     )
 
 
@@ -252,10 +179,13 @@ def measure(
     rounds: int,
     header: Mapping[str, Any],
     say: Say | None = None,
+    *,
+    detailed: bool = False,
 ) -> tuple[dict[str, Any], list[Row]]:
     """Read bandwidth, all rounds, read bandwidth again: `header` with these facts, and the rows.
 
-    Raises SettingsError for fewer than one round.
+    With `detailed` each contender's `detail` too, after all that is timed. Raises SettingsError for
+    fewer than one round.
     """
     if rounds < 1:
         raise SettingsError(f"rounds is {rounds}; use 1 or more, 5 for a spread worth the name.")
@@ -265,23 +195,31 @@ def measure(
     samples = interleave(contenders, tokens, rounds, say)
     after = read_bandwidth(device)
     facts = {"tokens": tokens, "rounds": rounds, "read_gigabytes_per_second": [before, after]}
-    return {**header, **facts}, rows(contenders, samples, (before + after) / 2)
+    facts["peak_bytes"] = peak_memory(device.type)
+    details: dict[str, Detail] = {}
+    for n, contender in enumerate(contenders if detailed else ()):
+        _tell(say, f"parts and agreement of {contender.name}", n / len(contenders))
+        details[contender.name] = contender.detail(tokens)
+    return {**header, **facts}, rows(contenders, samples, (before + after) / 2, details)
 
 
-def header(model: RiverModel, prompt_tokens: int, peer: HFGenerate | None) -> dict[str, Any]:
+def header(model: RiverModel, prompt_tokens: int, peers: Sequence[Decoder] = ()) -> dict[str, Any]:
     """What the numbers depend on: model, kernels, processor, threads, versions."""
     info = model.info
+    found = dict(versions())
+    for peer in peers:
+        found |= peer.versions
     return {
         "model": info.name,
         "origin": info.origin,
         "num_layers": model.num_layers,
         "quantisation": info.quant.shown,
         "dtype": str(model.embedding.dtype).removeprefix("torch."),
-        "peer": None if peer is None else f"{peer.name}, {peer.dtype}".replace("torch.", ""),
+        "peers": [peer.name for peer in peers],
         "device": str(model.device),
         "processor": processor(model.device),
         "threads": torch.get_num_threads(),
-        "versions": {**versions(), **({} if peer is None else peer.versions)},
+        "versions": found,
         "prompt_tokens": prompt_tokens,
         "kernels": dict(info.kernels),
         "notes": list(info.notes),

@@ -16,7 +16,9 @@ class Row:
     """One contender: medians over the rounds; ratios are medians of the ratios of each round.
 
     Rates in tokens per second, bytes of weights, 1e9 bytes per second. `byte_bound` is the
-    backbone's bytes over this row's: what `to_backbone` could reach at the same GB/s.
+    backbone's bytes over this row's: what `to_backbone` could reach at the same GB/s; None, as the
+    bytes, where a token is no single pass. `parts`: milliseconds per token by part, in profile
+    mode; `agreement` with the backbone, 0..1; `memory`: bytes of weights and KV cache.
     """
 
     name: str
@@ -25,15 +27,18 @@ class Row:
     fastest: float
     ms_per_token: float
     mean_exit_layer: float
-    bytes_per_token: float
-    gigabytes_per_second: float
-    byte_bound: float
+    bytes_per_token: float | None
+    gigabytes_per_second: float | None
+    byte_bound: float | None
     to_backbone: float
     to_peer: float | None
     decision_microseconds: float | None
     kernels: str
     rounds: int
     share_of_read: float | None = None  # of the read bandwidth measured in the same run
+    parts: Mapping[str, float] | None = None
+    agreement: float | None = None
+    memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,39 +54,44 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Report:
-    """One benchmark: a header of facts about machine and run, rows, and the micro-test's times."""
+    """One benchmark: a header of facts about machine and run, and rows."""
 
     header: Mapping[str, Any]
     rows: Sequence[Row]
-    kernels: Sequence[KernelTime] = ()
 
     def lines(self) -> list[dict[str, Any]]:
         """JSON objects, the header first."""
         rows = [{"type": "row", **asdict(row)} for row in self.rows]
-        kernels = [{"type": "kernel", **asdict(kernel)} for kernel in self.kernels]
-        return [{"type": "bench", **self.header}, *rows, *kernels]
+        return [{"type": "bench", **self.header}, *rows]
 
     def text(self) -> Iterator[str]:
         """Lines for a terminal."""
         h = self.header
         before, after = h["read_gigabytes_per_second"]
         yield f"{h['model']}: {h['origin']}"
-        yield f"{h['processor']}, {h['threads']} threads, torch {h['versions']['torch']}"
+        if h.get("label"):
+            yield h["label"]
+        versions = ", ".join(f"{name} {version}" for name, version in h["versions"].items())
+        yield f"{h['processor']}, device {h['device']}, {h['threads']} threads, {versions}"
         yield (
             f"prompt of {h['prompt_tokens']} tokens, {h['tokens']} decoded, {h['rounds']} rounds "
             "interleaved after a warm-up"
         )
         yield f"read bandwidth {before:.1f} GB/s before, {after:.1f} after"
+        yield f"memory at its peak, everything together: {shown(h['peak_bytes'], '.0f', 2**20)} MiB"
+        yield from h.get("left_out", ())
         yield ""
         yield from row_table(self.rows)
-        if self.kernels:
+        parts = list(part_table(self.rows))
+        if parts:
             yield ""
-            yield from _kernel_table(self.kernels)
+            yield from parts
 
 
 def row_table(rows: Iterable[Row]) -> Iterator[str]:
     """One line per contender below a line of column names."""
     columns = ("", "tok/s", "min..max", "ms/token", "exit layer", "MB/token", "GB/s", "of read")
+    more = ("byte bound", "x backbone", "x peer", "agreement", "MiB", "kernels")
     cells = [
         (
             row.name,
@@ -89,25 +99,45 @@ def row_table(rows: Iterable[Row]) -> Iterator[str]:
             f"{row.slowest:.1f}..{row.fastest:.1f}",
             f"{row.ms_per_token:.2f}",
             f"{row.mean_exit_layer:.2f}",
-            f"{row.bytes_per_token / 1e6:.1f}",
-            f"{row.gigabytes_per_second:.1f}",
-            "-" if row.share_of_read is None else f"{row.share_of_read:.2f}",
-            f"{row.byte_bound:.2f}",
-            f"{row.to_backbone:.2f}",
-            "-" if row.to_peer is None else f"{row.to_peer:.2f}",
+            shown(row.bytes_per_token, ".1f", 1e6),
+            shown(row.gigabytes_per_second, ".1f"),
+            shown(row.share_of_read, ".2f"),
+            shown(row.byte_bound, ".2f"),
+            shown(row.to_backbone, ".2f"),
+            shown(row.to_peer, ".2f"),
+            shown(row.agreement, ".3f"),
+            shown(row.memory, ".0f", 2**20),
             row.kernels,
         )
         for row in rows
     ]
-    return table((*columns, "byte bound", "x backbone", "x peer", "kernels"), cells)
+    return table((*columns, *more), cells)
 
 
-def _kernel_table(kernels: Iterable[KernelTime]) -> Iterator[str]:
+def part_table(rows: Iterable[Row]) -> Iterator[str]:
+    """Milliseconds per token by part, a line per row that has them; nothing where none has."""
+    timed = [row for row in rows if row.parts is not None]
+    if not timed:
+        return
+    parts = [*(timed[0].parts or {})]
+    cells = [[row.name, *(f"{(row.parts or {})[p]:.2f}" for p in parts), ""] for row in timed]
+    yield from table(["ms per token by part, in profile mode", *parts, ""], cells)
+
+
+def shown(value: float | None, form: str, unit: float = 1.0) -> str:
+    """`value` in `unit`s, or a dash for None."""
+    return "-" if value is None else format(value / unit, form)
+
+
+def kernel_table(kernels: Sequence[KernelTime]) -> Iterator[str]:
+    """The micro-test's times, a line each; nothing where there are none."""
+    if not kernels:
+        return
     marks = {True: "chosen", False: ""}
     cells = [
         (f"{k.shape} {k.kind}", f"{k.microseconds:.1f}", k.kernel, marks[k.chosen]) for k in kernels
     ]
-    return table(("micro-test, one row", "us", "kernel", ""), cells)
+    yield from table(("micro-test, one row", "us", "kernel", ""), cells)
 
 
 def table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:

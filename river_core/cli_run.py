@@ -45,6 +45,7 @@ def load_model(args: argparse.Namespace) -> Any:
     if args.river is not None:
         settings["river"] = QuantSpec.parse(args.river)
     settings["resident_layers"] = getattr(args, "resident", None)  # of commands that take it
+    settings["capacity"] = getattr(args, "capacity", None)
     try:
         return load(args.model, progress=progress, **settings)
     finally:

@@ -66,6 +66,88 @@ def strategies_figure(quality: Sequence[Row], speed: Sequence[Row], title: str) 
     return figure
 
 
+def bench_figure(lines: Sequence[Row]) -> Any:
+    """Speed of each row with its slowest and fastest round, and where a token's time goes.
+
+    `lines` are those of one or several bench reports, headers and rows; over several prompt
+    lengths speed is a line per row. A plotly Figure.
+    """
+    runs = _runs(lines)
+    head = runs[0][0]
+    title = f"{head['model']} on {head['processor']}, {head['threads']} threads"
+    title += f"<br>{head['label']}" if head.get("label") else ""
+    figure = _panels(title, "tokens per second, slowest to fastest", "ms per token by part")
+    _rates(figure, runs)
+    _parts(figure, runs[-1])
+    figure.update_layout(barmode="stack", height=620)
+    return figure
+
+
+def _runs(lines: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
+    """Each header with its rows."""
+    runs: list[tuple[Row, list[Row]]] = []
+    for line in lines:
+        if line["type"] == "bench":
+            runs.append((line, []))
+        elif line["type"] == "row":
+            runs[-1][1].append(line)
+    return runs
+
+
+def _rates(figure: Any, runs: Sequence[tuple[Row, list[Row]]]) -> None:
+    """A bar per row at one prompt length, else a line per row over the lengths."""
+    from plotly import graph_objects
+
+    for n, name in enumerate(row["name"] for row in runs[0][1]):
+        own = [(head["prompt_tokens"], row) for head, rows in runs for row in _named(rows, name)]
+        rates = [row["tokens_per_second"] for _, row in own]
+        spread = {
+            "type": "data",
+            "symmetric": False,
+            "array": [row["fastest"] - rate for (_, row), rate in zip(own, rates, strict=True)],
+            "arrayminus": [
+                rate - row["slowest"] for (_, row), rate in zip(own, rates, strict=True)
+            ],
+        }
+        colour = COLOURS[n % len(COLOURS)]
+        if len(runs) == 1:
+            bar = graph_objects.Bar(
+                x=[name], y=rates, error_y=spread, name=name, marker_color=colour, showlegend=False
+            )
+            figure.add_trace(bar, row=1, col=1)
+            continue
+        marker = {"color": colour, "symbol": SYMBOLS[n % len(SYMBOLS)]}
+        lengths = [length for length, _ in own]
+        line = graph_objects.Scatter(
+            x=lengths, y=rates, error_y=spread, name=name, mode="lines+markers", marker=marker
+        )
+        figure.add_trace(line, row=1, col=1)
+    figure.update_yaxes(rangemode="tozero", row=1, col=1)
+    if len(runs) > 1:
+        figure.update_xaxes(title_text="prompt, tokens", type="log", row=1, col=1)
+
+
+def _named(rows: Sequence[Row], name: str) -> list[Row]:
+    return [row for row in rows if row["name"] == name]
+
+
+def _parts(figure: Any, run: tuple[Row, list[Row]]) -> None:
+    """A stacked bar per row that was profiled, at the longest prompt."""
+    from plotly import graph_objects
+
+    head, rows = run
+    timed = [row for row in rows if row["parts"] is not None]
+    for n, part in enumerate(timed[0]["parts"] if timed else ()):
+        bar = graph_objects.Bar(
+            x=[row["name"] for row in timed],
+            y=[row["parts"][part] for row in timed],
+            name=part,
+            marker_color=COLOURS[n],
+        )
+        figure.add_trace(bar, row=1, col=2)
+    figure.update_xaxes(title_text=f"prompt of {head['prompt_tokens']} tokens", row=1, col=2)
+
+
 def save_figure(figure: Any, stem: Path) -> None:
     """Write STEM.html (plotly from its CDN) and STEM.json. SettingsError where that fails."""
     try:

@@ -1,7 +1,8 @@
 """The report on one CUDA machine: every item in its own process, with a time limit.
 
-An item that fails or hangs becomes a line of the report and the others still run. Knows nothing of
-what the items measure (gpu_items.py) or of the command line.
+An item that fails or hangs keeps what it had found and the others still run; results are shown
+and saved as they come. Knows nothing of what the items measure (gpu_items.py) or of the command
+line.
 """
 
 from __future__ import annotations
@@ -16,17 +17,32 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .bench_report import save_lines, save_text, table
+from .bench_report import save_text, table
 from .errors import KernelUnavailable, SettingsError
 
-ITEMS = ("machine", "dense", "int4", "decode", "memory")
+# seconds that each item may take; together they take less than TOTAL, or the last ones are cut
+LIMITS = {
+    "machine": 30.0,
+    "roof": 30.0,
+    "latency": 30.0,
+    "smoke": 60.0,
+    "kernels": 60.0,
+    "steps": 60.0,
+    "decode": 120.0,
+    "memory": 60.0,
+    "profile": 60.0,
+    "hugging face": 90.0,
+}
+ITEMS = tuple(LIMITS)
+TOTAL = 410.0
+LEAST = 5.0  # an item is not begun with less than this left
 Say = Callable[[str, float | None], None]
 RUN = "import sys; from river_core.gpu_report import item_main; sys.exit(item_main(sys.argv[1:]))"
 
 
 @dataclass(frozen=True)
 class ItemResult:
-    """One item: what it found, or why it found nothing."""
+    """One item: what it found, or why it found nothing; both where it was cut short."""
 
     name: str
     seconds: float
@@ -34,19 +50,25 @@ class ItemResult:
     error: str | None = None
 
 
-def collect(dry_run: bool, limit: float, say: Say | None = None) -> list[ItemResult]:
-    """Run every item for at most `limit` seconds each.
+def collect(
+    dry_run: bool, limit: float | None = None, say: Say | None = None
+) -> Iterator[ItemResult]:
+    """Run every item, each for its own limit or for `limit` seconds, all within TOTAL.
 
-    Raises KernelUnavailable without a CUDA GPU, but for a dry run.
+    Gives each result as it is there. Raises KernelUnavailable without a CUDA GPU, but for a dry
+    run.
     """
     if not dry_run:
         _require_cuda()
-    results = []
-    for n, name in enumerate(ITEMS):
+    end = time.perf_counter() + TOTAL
+    for n, (name, own) in enumerate(LIMITS.items()):
         if say is not None:
-            say(f"measuring {name}", n / len(ITEMS))
-        results.append(run_item(name, item_command(name, dry_run), limit))
-    return results
+            say(f"measuring {name}", n / len(LIMITS))
+        left = end - time.perf_counter()
+        if left < LEAST:
+            yield ItemResult(name, 0.0, error=f"left out: {TOTAL:g} s are over")
+            continue
+        yield run_item(name, item_command(name, dry_run), min(limit or own, left))
 
 
 def _require_cuda() -> None:
@@ -65,7 +87,10 @@ def item_command(name: str, dry_run: bool) -> list[str]:
 
 
 def run_item(name: str, command: Sequence[str], limit: float) -> ItemResult:
-    """Run `command`, whose last line of output is the item's JSON, for at most `limit` seconds."""
+    """Run `command`, whose lines of output are JSON objects, for at most `limit` seconds.
+
+    The objects together are the item's data, those of an item that fails too.
+    """
     root = str(Path(__file__).parents[1])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -74,17 +99,31 @@ def run_item(name: str, command: Sequence[str], limit: float) -> ItemResult:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=limit, env=environment, check=False
         )
-    except subprocess.TimeoutExpired:
-        return ItemResult(name, limit, error=f"stopped after its limit of {limit:g} s")
-    seconds = round(time.perf_counter() - start, 1)
+    except subprocess.TimeoutExpired as cut:
+        partial = cut.stdout or b""  # bytes on POSIX, whatever was asked for
+        found = _found(partial if isinstance(partial, str) else partial.decode(errors="replace"))
+        return ItemResult(name, limit, found, f"stopped after its limit of {limit:.0f} s")
+    seconds, data = round(time.perf_counter() - start, 1), _found(done.stdout)
+    problem = None
     if done.returncode:
         said = _last_line(done.stderr) or "no message"
-        return ItemResult(name, seconds, error=f"exit status {done.returncode}: {said}")
-    try:
-        data = json.loads(_last_line(done.stdout))
-    except ValueError:
-        return ItemResult(name, seconds, error="it printed no result")
-    return ItemResult(name, seconds, data=data)
+        problem = f"exit status {done.returncode}: {said}"
+    elif data is None:
+        problem = "it printed no result"
+    return ItemResult(name, seconds, data, problem)
+
+
+def _found(output: str) -> dict[str, Any] | None:
+    """All whole JSON objects of the output in one; None where there is none."""
+    found: dict[str, Any] | None = None
+    for line in output.splitlines():
+        try:
+            data = json.loads(line)
+        except ValueError:  # what a library printed, or a line that was cut off
+            continue
+        if isinstance(data, dict):
+            found = {**(found or {}), **data}
+    return found
 
 
 def _last_line(text: str) -> str:
@@ -93,63 +132,86 @@ def _last_line(text: str) -> str:
 
 
 def item_main(argv: Sequence[str]) -> int:
-    """The body of an item's process: run one item and print its JSON.
+    """The body of an item's process: run one item and print its JSON, a line as it finds each.
 
     Raises SettingsError for an unknown item; whatever the item raises ends the process.
     """
-    from . import gpu_items
+    from .gpu_bench import Bench, find_item
+    from .gpu_items import ITEMS
 
-    name, dry_run = argv[0], "--dry-run" in argv[1:]
-    if name not in gpu_items.ITEMS:
-        raise SettingsError(f"unknown item {name!r}; known are {', '.join(ITEMS)}.")
-    print(json.dumps(gpu_items.ITEMS[name](gpu_items.Bench.open(dry_run)), allow_nan=False))
+    item = find_item(ITEMS, argv[0])
+    for facts in item(Bench.open("--dry-run" in argv[1:])):
+        print(json.dumps(facts, allow_nan=False), flush=True)
     return 0
 
 
-def lines(results: Sequence[ItemResult]) -> list[dict[str, Any]]:
-    """Results as JSON objects."""
-    return [{"type": "item", **asdict(result)} for result in results]
-
-
-def text(results: Sequence[ItemResult], dry_run: bool) -> Iterator[str]:
-    """Results as lines to read."""
+def heading(dry_run: bool) -> list[str]:
+    """What a reader has to know before any item."""
+    lines = ["Random weights: similarities mean nothing, so exits are forced by a schedule."]
     if dry_run:
-        yield "Dry run on the CPU at a tiny shape: it shows that the code runs, not how fast."
-    yield "Random weights: similarities mean nothing, so exits are forced by a schedule."
-    for result in results:
-        yield ""
-        yield f"== {result.name} ({result.seconds:g} s)"
-        if result.data is None:
-            yield f"FAILED: {result.error}"
-        else:
-            yield from _shown(result.data)
+        lines.insert(
+            0, "Dry run on the CPU at a tiny shape: it shows that the code runs, not how fast."
+        )
+    return lines
+
+
+def line(result: ItemResult) -> dict[str, Any]:
+    """A result as a JSON object."""
+    return {"type": "item", **asdict(result)}
+
+
+def text(result: ItemResult) -> Iterator[str]:
+    """A result as lines to read."""
+    yield ""
+    yield f"== {result.name} ({result.seconds:g} s)"
+    yield from _shown(result.data or {})
+    if result.error is not None:
+        yield f"FAILED: {result.error}"
 
 
 def _shown(data: Mapping[str, Any]) -> Iterator[str]:
-    """Plain values as `name  value`, a list of objects as a table."""
+    """Plain values as `name  value`, a list of objects as a table under its name."""
     for name, value in data.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            columns = list(value[0])
-            cells = [[_cell(row[column]) for column in columns] for row in value]
+            columns = list(dict.fromkeys(key for row in value for key in row))
+            cells = [[_cell(row.get(column)) for column in columns] for row in value]
+            yield f"{name}:"
             yield from table([*columns, ""], [[*row, ""] for row in cells])
         elif isinstance(value, list):
             yield from (f"{name}: {item}" for item in value)
         elif isinstance(value, dict):
-            yield from (f"{inner:24} {_cell(found)}" for inner, found in value.items())
+            yield f"{name}: " + ", ".join(f"{inner} {_cell(v)}" for inner, v in value.items())
         else:
-            yield f"{name:24} {_cell(value)}"
+            yield f"{name:32} {_cell(value)}"
 
 
 def _cell(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def save(path: Path, results: Sequence[ItemResult], shown: str) -> None:
-    """Write JSON Lines to `path` and the readable text beside it, as .txt.
+class ReportFiles:
+    """JSON Lines in `path` and the same as text beside it (.txt), written as results come.
 
     Raises SettingsError where a file cannot be written.
     """
-    if path.suffix == ".txt":
-        raise SettingsError(f"{path} is for JSON Lines, the text goes beside it; name it .jsonl.")
-    save_lines(path, lines(results))
-    save_text(path.with_suffix(".txt"), shown + "\n")
+
+    def __init__(self, path: Path, dry_run: bool) -> None:
+        if path.suffix == ".txt":
+            raise SettingsError(
+                f"{path} is for JSON Lines, the text goes beside it; name it .jsonl."
+            )
+        self._path, self._text = path, path.with_suffix(".txt")
+        save_text(path, "")
+        save_text(self._text, "\n".join(heading(dry_run)) + "\n")
+
+    def add(self, result: ItemResult) -> None:
+        """Append one result to both."""
+        self._append(self._path, json.dumps(line(result), ensure_ascii=False))
+        self._append(self._text, "\n".join(text(result)))
+
+    def _append(self, path: Path, lines: str) -> None:
+        try:
+            with path.open("a", encoding="utf-8", newline="\n") as file:
+                file.write(lines + "\n")
+        except OSError as error:
+            raise SettingsError(f"{path} cannot be written ({error}).") from error

@@ -6,6 +6,7 @@ A counter that is missing or makes no sense counts as unknown, never as zero.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,20 @@ def free_gpu() -> int | None:
         return int(torch.cuda.mem_get_info()[0])
     except (RuntimeError, AssertionError):  # the second: a torch without CUDA
         return None
+
+
+def peak_memory(device: str) -> int | None:
+    """Most bytes in use so far: torch's own on "cuda", else this process's; None where unknown."""
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.max_memory_allocated())
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def free_ram(root: Path = Path("/")) -> int | None:

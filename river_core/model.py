@@ -132,6 +132,10 @@ class RiverModel:
         """The same model, sharing everything, for which no token ends the text."""
         return replace(self, eos_ids=())
 
+    def eagerly(self) -> RiverModel:
+        """The same model, sharing everything, whose steps run in plain torch: the reference."""
+        return replace(self, info=replace(self.info, execution="eager"))
+
     def set_resident(self, layers: int | str) -> None:
         """Keep the first `layers` backbone layers (entry layer - 1 to L), evict or restore others.
 

@@ -11,6 +11,7 @@ import torch
 from river_core import gpu_items
 from river_core.cache import SharedCache
 from river_core.decode import generate
+from river_core.gpu_bench import Bench
 from river_core.kernels.base import Linear, QuantMatrix
 from river_core.kernels.micro import random_matrix
 from river_core.kernels.torch_dense import TorchDense
@@ -19,7 +20,7 @@ from river_core.layer import LayerWeights
 from river_core.model import RiverModel
 from river_core.random_model import random_model
 from river_core.settings import QuantSpec
-from river_core.shapes import SHAPES
+from river_core.shapes import SHAPES, ShapeSpec
 
 CUDA = torch.device("cuda")
 PROMPT = [5, 3, 250, 17, 99]
@@ -103,18 +104,16 @@ def test_river_and_full_quantization_run_in_bf16() -> None:
 
 
 @needs_ampere
-@pytest.mark.parametrize("name", ["machine", "dense", "int4", "decode", "memory"])
+@pytest.mark.parametrize("name", list(gpu_items.ITEMS))
 def test_items_of_the_report_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_items.Bench, "model", lambda bench: small(bench))
-    small_bench = replace(
-        gpu_items.Bench.open(dry_run=True), device=CUDA, spec=SHAPES["smollm2-135m"]
-    )
-    assert gpu_items.ITEMS[name](small_bench)
+    monkeypatch.setattr(Bench, "model", small)
+    small_bench = replace(Bench.open(dry_run=True), device=CUDA, spec=SHAPES["smollm2-135m"])
+    assert list(gpu_items.ITEMS[name](small_bench))
 
 
-def small(bench: gpu_items.Bench) -> RiverModel:
+def small(bench: Bench, spec: ShapeSpec | None = None, capacity: int = 64) -> RiverModel:
     """The item's model without remembering kernel choices."""
-    return random_model(bench.spec, device=bench.device, capacity=64)
+    return random_model(spec or bench.spec, device=bench.device, capacity=capacity)
 
 
 @needs_ampere

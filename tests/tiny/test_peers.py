@@ -7,6 +7,7 @@ import torch
 
 import river_core
 from river_core import bench
+from river_core.contenders import Peer, engines
 from river_core.errors import ModelUnavailable, SettingsError
 from river_core.peers import HFGenerate
 from tests.tiny.tiny_models import save
@@ -67,14 +68,59 @@ def test_a_benchmark_over_a_loaded_model(one_tiny, monkeypatch):
     model = one_tiny.load(bits=4)
     prompt = tuple(one_tiny.prompt)
     peer = HFGenerate(one_tiny.folder, "float32", threads=1)
-    rows = [bench.Peer("peer", peer, model, prompt), *bench.engines(model, prompt, 6, [0.3], 2.5)]
-    head, found = bench.measure(rows, 6, 2, bench.header(model, len(prompt), peer))
+    ours = engines(model, prompt, 6, [0.3], [2.5], verified=0.3, judged=True)
+    rows = [Peer(peer, model, prompt, ours[0].answer), *ours]
+    head, found = bench.measure(rows, 6, 2, bench.header(model, len(prompt), [peer]), detailed=True)
     assert head["read_gigabytes_per_second"] == [20.0, 20.0]
-    assert head["peer"] == "Hugging Face generate, float32"
+    assert head["peers"] == [peer.name] == ["Hugging Face generate, float32"]
     by_name = {row.name: row for row in found}
-    names = ["peer", "backbone", "full quantization", "River, threshold 0.3", "River, forced exits"]
-    assert list(by_name) == names
-    assert by_name["peer"].to_peer == 1
-    assert by_name["peer"].bytes_per_token == by_name["backbone"].bytes_per_token
-    assert by_name["River, forced exits"].mean_exit_layer == pytest.approx(2.4)
+    names = ["backbone", "full quantization", "River, threshold 0.3", "River, forced exits 2.5"]
+    assert list(by_name) == [peer.name, *names, "river-verified, threshold 0.3"]
+    assert by_name[peer.name].to_peer == 1
+    assert by_name[peer.name].bytes_per_token == by_name["backbone"].bytes_per_token
+    assert by_name["River, forced exits 2.5"].mean_exit_layer == pytest.approx(2.4)
     assert {row.rounds for row in found} == {2}
+    agreements = [row.agreement for row in found]
+    assert agreements[0] == agreements[1] == agreements[-1] == 1  # all of them greedy backbones
+    assert all(0 <= a <= 1 for a in agreements)
+    assert by_name["river-verified, threshold 0.3"].bytes_per_token is None
+    check_parts_and_memory(model, by_name)
+
+
+def check_parts_and_memory(model, rows):
+    parts = {name: row.parts for name, row in rows.items() if row.parts is not None}
+    assert len(parts) == 5  # all rows of ours
+    assert parts["backbone"]["river"] == parts["full quantization"]["backbone"] == 0
+    assert parts["backbone"]["backbone"] > 0 < parts["full quantization"]["river"]
+    assert parts["River, threshold 0.3"]["decision"] > 0
+    ledger = model.memory()
+    assert rows["backbone"].memory == sum(ledger.values()) - ledger["river"]
+    assert rows["full quantization"].memory == sum(ledger.values()) - ledger["backbone"]
+    twin = ledger["river"] / model.num_layers  # full quantization has built all of them
+    assert rows["River, threshold 0.3"].memory == pytest.approx(sum(ledger.values()) - twin)
+
+
+def test_an_answer_is_judged_by_the_backbones(one_tiny):
+    model, prompt = one_tiny.load(bits=4), tuple(one_tiny.prompt)
+    answer = engines(model, prompt, 8, [], [], judged=True)[0].answer
+    ids = answer.ids(8)
+    assert answer.common(ids) == 1
+    assert answer.common([*ids[:3], (ids[3] + 1) % one_tiny.config.vocab, *ids[4:]]) == 3 / 8
+    forced = {"policy": "river", "exit": "fixed", "options": {"exit_layer": 1}}
+    run = river_core.teacher_forced(model.endless(), list(prompt), ids, **forced)
+    own = [token.alternatives[0][0] for token in run.tokens]
+    assert answer.match(8, forced) == sum(a == b for a, b in zip(own, ids, strict=True)) / 8
+
+
+@pytest.mark.thorough  # compiling takes minutes on a slow machine
+def test_the_compiled_peer_gives_the_same_tokens(one_tiny):
+    peer = HFGenerate(one_tiny.folder, "float32", threads=1)
+    try:
+        compiled = peer.compiled(one_tiny.prompt)
+    except ModelUnavailable as error:
+        pytest.skip(str(error))
+    assert compiled.name == f"{peer.name}, static cache + compile"
+    assert (
+        compiled.generate(one_tiny.prompt, 9).token_ids
+        == peer.generate(one_tiny.prompt, 9).token_ids
+    )

@@ -57,9 +57,11 @@ _CORE: Rows = (
     ),
     ("control.py", "thresholds.py", "recorder.py", "trace.py", "passes.py", "decode.py"),
     (
-        *("figures.py", "peers.py", "compare.py", "sweep.py", "calibrate.py", "bandwidth.py"),
+        *("figures.py", "gguf_export.py", "peers.py", "llama_cpp_peer.py"),
+        *("compare.py", "sweep.py", "calibrate.py", "bandwidth.py"),
         *("kv_error.py", "safe_exits.py"),
-        *("bench_report.py", "bench.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),
+        *("bench_report.py", "bench.py", "contenders.py", "bench_run.py"),
+        *("gpu_bench.py", "gpu_*_items.py", "gpu_items.py", "gpu_report.py", "evaluate.py"),
         *("resumable.py", "cells.py", "grid.py", "strategies.py", "cache_study.py"),
         *("sandbox_child.py", "sandbox.py", "tasks/local.py", "tasks/__init__.py"),
         *("eval_report.py", "harness.py", "paper_tables.py", "paper_table4.py", "eval_parts.py"),
@@ -115,4 +117,5 @@ OWNERS = {
     "torch": Owner(("river_core/*.py", "app/runner.py")),
     "triton": Owner(("river_core/kernels/triton_*.py",)),
     "lm_eval": Owner(("river_core/harness.py",)),
+    "llama_cpp": Owner(("river_core/llama_cpp_peer.py",), lazy=("river_core/*.py",)),
 }

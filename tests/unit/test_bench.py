@@ -11,7 +11,7 @@ from statistics import fmean
 import pytest
 import torch
 
-from river_core import bench, bench_report, cli_bench
+from river_core import bench, bench_report, cli_bench, contenders
 from river_core.bandwidth import ReadBytes, read_bandwidth
 from river_core.errors import SettingsError
 from river_core.kernels.choose import KernelPlan
@@ -63,15 +63,15 @@ def test_bytes_of_a_model_are_those_of_its_kernels() -> None:
 
 @pytest.mark.parametrize(("mean", "tokens"), [(3.79, 64), (4.0, 9), (1.5, 2), (2.25, 200)])
 def test_schedule_has_the_mean_that_was_asked_for(mean: float, tokens: int) -> None:
-    layers = bench.exit_schedule(mean, tokens, range(1, 31))
+    layers = contenders.exit_schedule(mean, tokens, range(1, 31))
     assert len(layers) == tokens
     assert mean - 1 / (tokens - 1) < fmean(layers[1:]) <= mean
     assert max(layers) - min(layers) <= 1
 
 
 def test_schedule_stays_within_the_layers() -> None:
-    assert set(bench.exit_schedule(9.5, 5, range(1, 9))) == {8}
-    assert set(bench.exit_schedule(0.2, 5, range(3, 9))) == {3}
+    assert set(contenders.exit_schedule(9.5, 5, range(1, 9))) == {8}
+    assert set(contenders.exit_schedule(0.2, 5, range(3, 9))) == {3}
 
 
 @dataclass
@@ -87,11 +87,16 @@ class Fake:
         self.log.append(f"{self.name} {tokens}")
         return bench.Sample(self.rates[0], self.exit_layer)
 
-    def reads(self) -> ReadBytes:
+    peer = False
+
+    def reads(self) -> ReadBytes | None:
         return SMOL_BYTES
 
     def kernels(self, exit_layer: float) -> str:
         return f"kernels of {self.name}"
+
+    def detail(self, tokens: int) -> bench.Detail:
+        return bench.Detail({"backbone": 1.5, "head": 0.25}, 0.5, 3 << 20)
 
 
 def test_rounds_are_interleaved_after_a_warm_up() -> None:
@@ -115,7 +120,8 @@ def three_rows() -> list[bench_report.Row]:
     samples = {
         c.name: [bench.Sample(rate, c.exit_layer) for rate in rates[c.name]] for c in contenders
     }
-    return bench.rows(contenders, samples, read=10.0)
+    details = {"River": contenders[1].detail(8)}
+    return bench.rows(contenders, samples, 10.0, details)
 
 
 def test_rows_take_medians_and_ratios_round_by_round() -> None:
@@ -142,34 +148,48 @@ def report() -> bench_report.Report:
         "tokens": 8,
         "rounds": 3,
         "read_gigabytes_per_second": [30.0, 31.5],
+        "device": "cpu",
+        "peak_bytes": 5 << 20,
+        "left_out": ["llama.cpp is left out."],
     }
-    plan = KernelPlan(
-        torch.float16,
-        {(6, 4): "native-fp16"},
-        {(4, 6, 4): "aten-int4"},
-        {"torch-fp16 6x4": 9.0, "native-fp16 6x4": 7.0, "aten-int4 6x4": 3.0},
-    )
-    return bench_report.Report(head, three_rows(), bench.kernel_times(plan))
+    return bench_report.Report(head, three_rows())
 
 
-def test_report_text_shows_bandwidth_rows_and_kernels() -> None:
+def test_report_text_shows_bandwidth_rows_and_parts() -> None:
     lines = list(report().text())
     assert "read bandwidth 30.0 GB/s before, 31.5 after" in lines
     title, *rows = lines[lines.index("") + 1 :]
     slow = next(line for line in rows if line.startswith("slow River"))
     end = title.index("x backbone") + len("x backbone")
     assert slow[:end].endswith(" 0.90")  # a slow-down is shown
-    times = [line.split() for line in lines if line.startswith("6x4")]
+    assert "memory at its peak, everything together: 5 MiB" in lines
+    assert "llama.cpp is left out." in lines
+    river = [line.split() for line in lines if line.startswith("River ")]
+    assert river[0][-5:-3] == ["0.500", "3"]
+    assert river[1] == ["River", "1.50", "0.25"]
+    assert len([line for line in lines if line.startswith("slow River")]) == 1  # no parts
+
+
+def test_kernel_times_are_shown_by_kind_and_shape() -> None:
+    plan = KernelPlan(
+        torch.float16,
+        {(6, 4): "native-fp16"},
+        {(4, 6, 4): "aten-int4"},
+        {"torch-fp16 6x4": 9.0, "native-fp16 6x4": 7.0, "aten-int4 6x4": 3.0},
+    )
+    title, *lines = bench_report.kernel_table(bench.kernel_times(plan))
+    assert title.startswith("micro-test")
+    times = [line.split() for line in lines]
     assert times[0] == ["6x4", "dense", "7.0", "native-fp16", "chosen"]
     assert times[1] == ["6x4", "dense", "9.0", "torch-fp16"]
     assert times[2] == ["6x4", "int4", "3.0", "aten-int4", "chosen"]
 
 
-def test_report_lines_are_a_header_rows_and_kernels(tmp_path: Path) -> None:
+def test_report_lines_are_a_header_and_rows(tmp_path: Path) -> None:
     path = tmp_path / "bench.jsonl"
     bench_report.save_lines(path, report().lines())
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert [line["type"] for line in lines] == ["bench"] + ["row"] * 3 + ["kernel"] * 3
+    assert [line["type"] for line in lines] == ["bench"] + ["row"] * 3
     assert lines[2]["to_backbone"] == 1.5
     with pytest.raises(SettingsError, match="cannot be written"):
         bench_report.save_lines(tmp_path / "none" / "x.jsonl", [])
@@ -178,21 +198,21 @@ def test_report_lines_are_a_header_rows_and_kernels(tmp_path: Path) -> None:
 def test_engines_force_the_mean_exit_and_decode_through_stop_ids() -> None:
     model = random_model("tiny", capacity=64)
     model.eos_ids = tuple(range(model.vocab))
-    contenders = bench.engines(model, (1, 2, 3), 9, [1.0], 3.79)
-    samples = {c.name: c.run(9) for c in contenders}
-    assert [s.mean_exit_layer for s in samples.values()] == [8, 0, 8, 3.75]
+    found = contenders.engines(model, (1, 2, 3), 9, [1.0], [3.79, 6])
+    samples = {c.name: c.run(9) for c in found}
+    assert [s.mean_exit_layer for s in samples.values()] == [8, 0, 8, 3.75, 6]
     assert samples["River, threshold 1"].decision_microseconds is not None
     assert {s.execution for s in samples.values()} <= {"fused C++ steps", "eager torch"}
-    shown = [contenders[0].kernels(exit_layer) for exit_layer in (8, 3.75, 0)]
+    shown = [found[0].kernels(exit_layer) for exit_layer in (8, 3.75, 0)]
     assert ["int4" in names for names in shown] == [False, True, True]
     with pytest.raises(SettingsError, match="tokens is 1"):
-        bench.engines(model, (1, 2, 3), 1, [], 3.79)
+        contenders.engines(model, (1, 2, 3), 1, [], [])
     with pytest.raises(SettingsError, match="threshold is 7"):
-        bench.engines(model, (1, 2, 3), 9, [0.5, 7], 3.79)
+        contenders.engines(model, (1, 2, 3), 9, [0.5, 7], [])
     with pytest.raises(SettingsError, match="mean exit layer is nan"):
-        bench.engines(model, (1, 2, 3), 9, [], float("nan"))
+        contenders.engines(model, (1, 2, 3), 9, [], [float("nan")])
     with pytest.raises(SettingsError, match="rounds is 0"):
-        bench.measure(contenders, 8, 0, {})
+        bench.measure(found, 8, 0, {})
 
 
 def test_read_bandwidth_is_a_rate() -> None:
