@@ -17,7 +17,7 @@ from tests.ui.driving import LOADED_WITHIN, app_at, start
 
 MODEL = "smollm2-135m-packaged"
 PROMPT = "Write a long story about a river that crosses a desert."
-TOKENS, ROUNDS, WARM_UP = 192, 5, 1
+TOKENS, ROUNDS, WARM_UP = 256, 5, 1
 AIM = 0.9
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(600)]
@@ -49,8 +49,10 @@ def on_page(page: Page) -> dict[str, float]:
     for policy, lane in (("river", "upper"), ("backbone", "lower")):
         came = seen[lane]
         fewer = [n for n in range(1, len(came)) if came[n][1] < came[n - 1][1]]
-        (first, few), (last, many) = came[fewer[-1] if fewer else 0], came[-1]  # not the run before
-        assert many == TOKENS and many - few > TOKENS / 2, came
+        came = came[fewer[-1] if fewer else 0 :]  # not the run before
+        # The last tokens wait for the next snapshot however fast they were.
+        (first, few), (last, many) = came[0], came[-2]
+        assert came[-1][1] == TOKENS and many - few > TOKENS / 2, came
         rates[policy] = 1000 * (many - few) / (last - first)
     return rates
 
