@@ -93,7 +93,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rows: Rows, shape: BlockShape) -> Te
 
     A single row reads all n slots, several read slots 0..their own position, or the last `window`
     of these. The H / kv_heads query heads that share a KV head are taken as further query rows, so
-    K and V are never expanded.
+    that a decode step expands neither K nor V; a whole prompt expands them, and what lies after a
+    row is not computed.
     """
     r, heads, dim = q.shape
     shared = heads // k.shape[0]
@@ -104,6 +105,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rows: Rows, shape: BlockShape) -> Te
             grouped, k.unsqueeze(0), v.unsqueeze(0), scale=shape.scale
         )
         return out.reshape(1, heads * dim)
+    if is_prefix(rows, k.shape[1], shape.window):
+        return attend_causally(q, k, v, shape)
     slots, at = torch.arange(k.shape[1], device=q.device), rows.index(q.device).unsqueeze(1)
     seen = slots <= at
     if shape.window is not None:
@@ -114,6 +117,21 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rows: Rows, shape: BlockShape) -> Te
         grouped[None], k[None], v[None], attn_mask=mask, scale=shape.scale
     )
     return out.view(-1, shared, r, dim).permute(2, 0, 1, 3).reshape(r, heads * dim)
+
+
+def is_prefix(rows: Rows, slots: int, window: int | None) -> bool:
+    """Whether the rows are all that stand in these slots, 0.. on, and each sees all before it."""
+    whole = rows.contiguous and len(rows) == slots == rows.span
+    return whole and (window is None or window >= slots)
+
+
+def attend_causally(q: Tensor, k: Tensor, v: Tensor, shape: BlockShape) -> Tensor:
+    """As `attend` with q [R, H, D] over k, v fp32 [kv_heads, R, D], each row up to its own."""
+    r, heads, dim = q.shape
+    k, v = (side.repeat_interleave(heads // k.shape[0], 0)[None] for side in (k, v))
+    rows = q.transpose(0, 1)[None]
+    out = F.scaled_dot_product_attention(rows, k, v, is_causal=True, scale=shape.scale)
+    return out[0].transpose(0, 1).reshape(r, heads * dim)
 
 
 def _normed(x: Tensor, weight: Tensor | None, shape: BlockShape) -> Tensor:

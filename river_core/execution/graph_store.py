@@ -18,7 +18,7 @@ from torch import Tensor
 from ..layer import LayerWeights
 from ..model import RiverModel
 from .device import Device, Graph, weight_ids
-from .pieces import Attention, MaskedAttention, Pieces, State
+from .pieces import Attention, Pieces, State
 
 OFTEN = 3  # times that a span of layers is asked for before it has a graph of its own
 BACKBONE, RIVER = "b", "r"  # kinds of graphs, by the letters of a path
@@ -37,13 +37,11 @@ class GraphStore:
     """Graphs of `model` on `device`: at most two of a layer, as many spans, and three others, for
     each reach. `captures` counts them."""
 
-    def __init__(
-        self, model: RiverModel, device: Device, attention: Attention | None = None
-    ) -> None:
+    def __init__(self, model: RiverModel, device: Device, attention: Attention) -> None:
         # a copy that shares everything, but not this store: neither keeps the other alive
         self.model = replace(model, kept={}, engines=WeakSet())
         self.device = device
-        self.attention = MaskedAttention() if attention is None else attention
+        self.attention = attention
         self.captures = self.step = 0
         self._graphs: dict[Key, Graph] = {}
         self._asked: Counter[Key] = Counter()

@@ -19,6 +19,8 @@ from ..model import RiverModel
 from .device import STEPS, Device, Then
 from .eager import EagerExecution, check_finite
 from .graph_store import BACKBONE, RIVER, GraphStore, Key
+from .kernel_attention import attention_on
+from .pieces import Attention
 
 KEPT = "graphs"  # the store's place among what a model keeps for its engines
 DEADLINE = 60.0  # seconds for a piece of a few layers
@@ -221,7 +223,11 @@ class GraphExecution(EagerExecution):
         self._device.drain()
 
 
-def open_graphs(model: RiverModel, make: Callable[[], Device]) -> GraphExecution:
+def open_graphs(
+    model: RiverModel,
+    make: Callable[[], Device],
+    attention: Callable[[RiverModel, Device], Attention] = attention_on,
+) -> GraphExecution:
     """An engine on graphs that `model` keeps, captured before the first run on a device of `make`.
 
     Raises KernelUnavailable where that does not work, or did not before.
@@ -231,7 +237,8 @@ def open_graphs(model: RiverModel, make: Callable[[], Device]) -> GraphExecution
         raise KernelUnavailable(kept)
     if not isinstance(kept, GraphStore) or not kept.serves(model):
         try:
-            kept = GraphStore(model, make())
+            device = make()
+            kept = GraphStore(model, device, attention(model, device))
             kept.prepare(kept.reach(0))
         except KernelUnavailable as reason:
             model.kept[KEPT] = str(reason)

@@ -56,7 +56,8 @@ def attend(
     if window is not None:
         seen &= slots > position - window
     grouped = queries.view(1, keys.shape[0], -1, queries.shape[1])
-    k, v = keys.float().unsqueeze(0), values.float().unsqueeze(0)
+    unseen = ~seen[:, None]  # whatever stands there, not a number too, counts as nothing
+    k, v = (side.float().masked_fill(unseen, 0.0).unsqueeze(0) for side in (keys, values))
     mask = seen.view(1, 1, 1, -1)
     found = F.scaled_dot_product_attention(grouped, k, v, attn_mask=mask, scale=scale)
     out.copy_(found.view_as(out))

@@ -15,7 +15,7 @@ from river_core.execution.eager import EagerExecution
 from river_core.execution.fake_device import FakeDevice
 from river_core.execution.graph_store import GraphStore
 from river_core.execution.graphs import GraphExecution
-from river_core.execution.pieces import State
+from river_core.execution.pieces import Attention, MaskedAttention, State
 from river_core.kernels.torch_dense import TorchDense
 from river_core.layer import BlockShape, LayerWeights
 from river_core.model import RiverModel
@@ -66,10 +66,17 @@ class LengthKernel:
         return state.attended
 
 
-def graph_store(model: RiverModel, *, exact: bool = True, seed: int = 0) -> GraphStore:
-    """Graphs on a fake device; `exact` ones do what eager torch does, number for number."""
+def graph_store(
+    model: RiverModel, *, seed: int = 0, attention: Callable[[FakeDevice], Attention] = LengthKernel
+) -> GraphStore:
+    """Graphs on a fake device; by default they do what eager torch does, number for number."""
     device = FakeDevice(seed)
-    return GraphStore(model, device, LengthKernel(device) if exact else None)
+    return GraphStore(model, device, attention(device))
+
+
+def masked(device: FakeDevice) -> Attention:
+    """What serves where our kernel cannot."""
+    return MaskedAttention()
 
 
 Engines = Callable[[RiverModel], EagerExecution]

@@ -21,9 +21,16 @@ from river_core.execution.eager import EagerExecution
 from river_core.execution.fake_device import FakeDevice
 from river_core.execution.graph_store import OFTEN
 from river_core.execution.graphs import GraphExecution, open_graphs
+from river_core.execution.kernel_attention import KernelAttention
 from river_core.random_model import random_model
 from river_core.settings import LoadSettings
-from tests.tiny.graphed import by_graphs, graph_store, of_torch, run_by  # noqa: F401 (a fixture)
+from tests.tiny.graphed import (  # noqa: F401 (one is a fixture)
+    by_graphs,
+    graph_store,
+    masked,
+    of_torch,
+    run_by,
+)
 from tests.tiny.resident import fresh
 from tests.tiny.tiny_models import TINY
 
@@ -103,12 +110,13 @@ def test_a_second_run_is_the_same_and_captures_nothing(model, run_by):  # noqa: 
     assert store.captures == 0
 
 
+@pytest.mark.parametrize("attention", [masked, KernelAttention])
 @pytest.mark.parametrize("settings", POLICIES[2::7], ids=str)
-def test_masked_attention_chooses_the_same(model, run_by, settings):  # noqa: F811
+def test_attention_on_a_gpu_chooses_the_same(model, run_by, settings, attention):  # noqa: F811
     """Slots behind the position hold NaN: what an earlier run left there must not be seen."""
     run_by(EagerExecution)
     plain, _ = generate(model, **settings)
-    run_by(by_graphs(graph_store(model, exact=False)))
+    run_by(by_graphs(graph_store(model, attention=attention)))
     for side in (model.cache.k, model.cache.v):
         side[:, :, len(PROMPT) + TOKENS - 1 :] = torch.nan
     run, _ = generate(model, **settings)
@@ -254,6 +262,8 @@ def test_graphs_are_captured_once_for_a_model_and_its_copies(model):
 
     own = replace(model, kept={})
     first = open_graphs(own, make)
+    (note,) = first.notes
+    assert note.startswith("Attention masks slots") and "sees no GPU" in note
     assert first.name == "CUDA graphs" and made[0].captures > 2 * (model.num_layers - 1)
     captures = made[0].captures
     open_graphs(own.endless(), make)
