@@ -33,6 +33,7 @@ STYLES = (
     "measure",
     "ledger",
 )
+EARLY = "early"  # a script that runs before Gradio's, see early.py
 SCRIPTS = (
     "language",
     "dom",
@@ -86,7 +87,7 @@ def launch_options() -> dict[str, Any]:
     """Arguments of `Blocks.launch` that carry theme, style and scripts."""
     early: tuple[Any, ...] = (
         Early,
-        ((ASSETS / "js" / "early.js").read_text(encoding="utf-8"),),
+        ((ASSETS / "js" / f"{EARLY}.js").read_text(encoding="utf-8"),),
         {},
     )
     looks = {"theme": theme(), "css": style(), "head": head()}

@@ -190,11 +190,12 @@ def test_a_fused_engine_lets_go_of_evicted_layers():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_random_model_comes_back_as_it_was(dtype):
-    model = random_model("tiny", dtype=dtype, capacity=64)
+def test_a_random_model_comes_back_as_it_was(dtype, tmp_path):
+    same = {"dtype": dtype, "capacity": 64, "store": tmp_path / "kernels.json"}  # one micro-test
+    model = random_model("tiny", **same)
     settings = {"exit": "schedule", "options": {"exit_layers": [8, 3, 8, 2, 1, 8]}, "seed": 1}
     base = river_core.generate(model, [5, 3, 9], max_new_tokens=9, **settings)
-    straight = random_model("tiny", dtype=dtype, capacity=64, resident_layers=3)
+    straight = random_model("tiny", **same, resident_layers=3)
     assert straight.resident == 3
     model.set_resident(3)
     forced = [river_core.generate(m, [5, 3, 9], max_new_tokens=9) for m in (model, straight)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from app.theme import SCRIPTS, STYLES
+from app.theme import EARLY, SCRIPTS, STYLES
 from app.views.wording import ASSETS
 
 NAMED = re.compile(r"^(?:async )?(?:function\*? (\w+)|(?:const|let) (\w+))", re.M)
@@ -20,5 +20,5 @@ def test_no_name_is_given_twice() -> None:
 
 
 def test_every_file_is_part_of_the_page() -> None:
-    assert sorted(SCRIPTS) == sorted(path.stem for path in (ASSETS / "js").glob("*.js"))
+    assert sorted([*SCRIPTS, EARLY]) == sorted(path.stem for path in (ASSETS / "js").glob("*.js"))
     assert sorted(STYLES) == sorted(path.stem for path in (ASSETS / "css").glob("*.css"))
