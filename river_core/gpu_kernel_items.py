@@ -22,8 +22,9 @@ from .execution import open_execution
 from .execution.base import Execution
 from .gpu_bench import Bench, Facts, built, error, rate
 from .kernels.base import Linear
-from .kernels.choose import CODED, CODED_ON, DENSE
+from .kernels.choose import CODED, CODED_ON, DENSE, DENSE_ON
 from .kernels.torch_int4 import AtenInt4, TinygemmInt4
+from .kernels.triton_loading import load_triton
 
 WORST = 0.02  # relative error of a right kernel, its inputs rounded to 16 bits
 OWN = "triton"  # what names of our own kernels begin with
@@ -59,7 +60,8 @@ def _dense(bench: Bench, size: tuple[int, int]) -> list[Facts]:
     expected = x.float() @ weights[0].float().t()
     row = {"kernel": "torch bf16", "error": round(error(F.linear(x, weights[0]), expected), 5)}
     found = [row | bench.timed([partial(F.linear, x, w) for w in weights], 2 * n * k)]
-    own = {f"{name}-bf16": DENSE[name] for name in DENSE if name.startswith(OWN)}
+    names = [name for name in DENSE_ON[bench.device.type] if name.startswith(OWN)]
+    own = {f"{name}-bf16": DENSE[name] for name in names}
     return [*found, *_own(bench, own, weights, x)]
 
 
@@ -111,6 +113,8 @@ def _own(
     row = x.float()
     for name, make in makers.items():
         try:
+            if bench.device.type == "cuda":
+                load_triton(bench.device)
             made = [make(matrix) for matrix in weights]
             off = round(error(made[0](row), row @ made[0].dense().t()), 5)
         except KernelUnavailable as problem:

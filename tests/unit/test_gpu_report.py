@@ -108,6 +108,7 @@ def test_kernels_that_join_the_tables_join_the_report(monkeypatch: pytest.Monkey
     monkeypatch.setitem(choose.CODED, "triton-int4", choose.CODED["aten-int4"])
     monkeypatch.setitem(choose.CODED_ON, ("cpu", 4), ["aten-int4", "triton-int4"])
     monkeypatch.setitem(choose.DENSE, "triton", unbuilt)
+    monkeypatch.setitem(choose.DENSE_ON, "cpu", ["torch", "triton"])
     found: dict[str, object] = {}
     for facts in gpu_kernel_items.kernels(Bench.open(True)):
         found |= facts
