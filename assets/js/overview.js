@@ -9,6 +9,7 @@ const strips = {box: null, width: 0, asked: 0, height: 0, upper: null, lower: nu
 function overview() {
   strips.box = make("div", {class: "overview", hidden: ""}, ...LANES.map(strip));
   new ResizeObserver(([{contentRect: {width}}]) => {
+    if (strips.width === Math.floor(width)) return;
     strips.width = Math.floor(width);
     requestStrips();
   }).observe(strips.box);

@@ -36,10 +36,13 @@ function panel(name) {
 
 // Widths are read only here: reading them at each snapshot would force a layout each time.
 function measurePanels() {
+  let changed = false;
   for (const [name, one] of Object.entries(panels)) {
-    one.width = one.body.clientWidth;
-    one.height = heightOf(name);
+    const [width, height] = [one.body.clientWidth, heightOf(name)];
+    changed ||= width !== one.width || height !== one.height;
+    Object.assign(one, {width, height});
   }
+  if (!changed) return;
   drawPanels();
   requestMaps();
 }

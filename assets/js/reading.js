@@ -16,7 +16,10 @@ function readingBar(grid) {
   });
   const group = make("div", {class: "origins reading", role: "group",
     "aria-label": say("long.reading")}, ...buttons);
+  let known = 0; // it grows in height with every line
   new ResizeObserver(([{contentRect: {width}}]) => {
+    if (width === known) return;
+    known = width;
     grid.style.setProperty("--per-line", Math.max(1, width / ROW.cell));
     requestStrips();
   }).observe(grid);
