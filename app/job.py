@@ -40,10 +40,18 @@ class Job:
         return self.control
 
     def stop(self) -> None:
-        """Stop within one step; before its turn has come, at its turn."""
+        """Stop within one step; before its turn has come, at once."""
         self.stopped.set()
+        self.future.cancel()
         if self.control is not None:
             self.control.cancel()
+
+
+def gave_up(job: Job) -> None:
+    """It was stopped before its turn came."""
+    job.enter("stopped")
+    for lane in job.run.lanes:
+        lane.phase = "stopped"
 
 
 def take(job: Job, name: str, event: object) -> None:

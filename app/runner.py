@@ -28,7 +28,7 @@ from .asked import Ask, ask
 from .decoding import Event, decode, decode_lent, lent_seconds
 from .desk import Desk
 from .holder import Holder
-from .job import Job, fail, take
+from .job import Job, fail, gave_up, take
 from .measuring import Measuring
 from .recorded import saved
 from .safe import Safe
@@ -209,7 +209,10 @@ class Runner:
             if done:
                 break
             wait([job.future], timeout=ON_CPU if self.card.device == "cpu" else INTERVAL)
-        if (fault := job.future.exception()) is not None:
+        if job.future.cancelled():
+            gave_up(job)
+            yield self._view(job, window, whole=True)
+        elif (fault := job.future.exception()) is not None:
             traceback.print_exception(fault)
             fail(job, say("error.unexpected"))
             yield self._view(job, window, whole=True)

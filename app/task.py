@@ -58,8 +58,9 @@ class Task(ABC):
     future: Future[None] = field(default_factory=Future)
 
     def stop(self) -> None:
-        """Stop within one step; before its turn has come, at its turn."""
+        """Stop within one step; before its turn has come, at once."""
         self.stopped.set()
+        self.future.cancel()
         if self.control is not None:
             self.control.cancel()
 
@@ -108,7 +109,10 @@ class Task(ABC):
             if done:
                 break
             wait([self.future], timeout=interval)
-        if (fault := self.future.exception()) is not None:
+        if self.future.cancelled():
+            self.phase = "stopped"
+            yield self.view()
+        elif (fault := self.future.exception()) is not None:
             traceback.print_exception(fault)
             self.fail(say("error.unexpected"))
             yield self.view()
