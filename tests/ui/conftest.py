@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from app.theme import launch_options
 from app.ui import build
+from tests.ui.driving import app_at
 from tests.ui.synthetic import StubSource
 
 ARGUMENTS = [
@@ -79,6 +80,13 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     for context in contexts:
         context.close()
     assert (watch.errors, watch.dialogs, watch.strangers) == ([], [], [])
+
+
+@pytest.fixture(scope="session")
+def packaged_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`python app.py` on the packaged model, from the moment it answers."""
+    with app_at("smollm2-135m-packaged", tmp_path_factory.mktemp("app")) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

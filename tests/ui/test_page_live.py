@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from playwright.sync_api import Page, expect
 
-from tests.ui.driving import LOADED_WITHIN, app_at, finish, start
+from tests.ui.driving import LOADED_WITHIN, finish, start
 
 MODEL = "smollm2-135m-packaged"
 OpenPage = Callable[..., Page]
@@ -19,10 +19,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def served(packaged_app: str) -> str:
     """`python app.py`, from the moment it answers."""
-    with app_at(MODEL, tmp_path_factory.mktemp("app")) as url:
-        yield url
+    return packaged_app
 
 
 @pytest.fixture
