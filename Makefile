@@ -34,7 +34,7 @@ test: $(DEV) $(MODEL)
 	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile tests/unit tests/tiny $(PYTEST_ARGS) \
 	  || [ $$? -eq 5 ]
 	@$(PY) -m pytest tests/real tests/gpu $(WITH_A_MODEL) $(UI_ARGS) $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	@$(PY) -m pytest -n 3 --dist loadfile tests/ui \
+	@$(PY) -m pytest -n auto --maxprocesses 2 --dist loadfile tests/ui \
 	  $(addprefix --ignore=,$(WITH_A_MODEL)) $(UI_ARGS) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 # The slow properties in full: all prompts, all tokens, every browser test.
