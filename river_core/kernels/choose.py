@@ -19,7 +19,7 @@ from torch import Tensor
 from ..devices import processor
 from ..errors import KernelUnavailable
 from .base import Linear, QuantMatrix
-from .micro import random_matrix, random_weight, time_kernel
+from .micro import Candidates, random_codes, random_weight, time_in_turns
 from .native import NativeDense, NativeInt4, NativeInt8
 from .native_library import load_library
 from .torch_dense import MkldnnDense, TorchDense
@@ -30,6 +30,7 @@ from .triton_loading import load_triton, triton_dense, triton_int4
 Shape = tuple[int, int]
 Coded = tuple[int, int, int]  # bits that a code is stored in, N, K
 Key = TypeVar("Key", Shape, Coded)
+Row = tuple[str, Candidates]  # under which key a choice is stored, and what it is between
 DENSE: dict[str, Callable[[Tensor], Linear]] = {
     "native": NativeDense,
     "torch": TorchDense,
@@ -52,6 +53,7 @@ CODED_ON = {
     ("cpu", 8): ["native-int8", "torch-int8"],
     ("cuda", 8): ["torch-int8"],
 }
+MEASURED = "two visits, cold"  # how: choices that were measured in other ways are not recalled
 DEQUANTISED = "dequantised"  # fp32 mode (exact), or where no such kernel runs: a dense kernel
 FUSED = "native"  # these kernels also run as one fused call per layer (execution/native.py) ...
 FUSED_WITHIN = 1.25  # ... which is worth more than this much lost on the products alone
@@ -155,7 +157,13 @@ class Chooser:
         Raises KernelUnavailable where a dtype cannot run on the device.
         """
         shorts = self._dtypes(dtype)
-        costs = {short: {s: self._dense(s, short) for s in dense} for short in shorts}
+        exact = dtype == "float32"  # fp32 metadata, no rounding of activations
+        rows = {(s, short): self._dense(s, short) for s in dense for short in shorts}
+        codes = {} if exact else {c: self._coded(c) for c in coded}
+        spent = self._costs(list(rows.values()) + list(codes.values()))
+        costs = {short: {s: spent[rows[s, short][0]] for s in dense} for short in shorts}
+        if not all(costs[short][s] for s, short in rows):
+            raise KernelUnavailable(f"no dense {' or '.join(shorts)} kernel runs on {self.device}.")
         tables = {short: _pick(table, dense) for short, table in costs.items()}
         total = {
             short: sum(dense[s] * costs[short][s][name] for s, name in table.items())
@@ -164,8 +172,10 @@ class Chooser:
         if len(total) > 1 and "fp32" in total:
             total["fp32"] *= TWICE_THE_MEMORY
         short = self._remember(f"dtype|{sorted(dense.items())}", total, shorts)
-        exact = dtype == "float32"  # fp32 metadata, no rounding of activations
-        found = {s: {DEQUANTISED: 0.0} if exact else self._coded(s) for s in coded}
+        found = {c: spent[codes[c][0]] if c in codes else {} for c in coded}
+        for bits, n, k in (c for c, row in found.items() if not row and not exact):
+            self._notes.append(f"no int{bits} kernel runs {n} x {k}: dequantised there.")
+        found = {c: row or {DEQUANTISED: 0.0} for c, row in found.items()}
         names = _pick(found, coded) if found else {}
         river = sum(uses * found[c][names[c]] for c, uses in coded.items())
         own = {s: costs[short][s][tables[short][s]] for s in dense}
@@ -193,64 +203,51 @@ class Chooser:
             self._notes.append(f"{other}: this GPU (compute capability below 8.0) has no bf16.")
         return [wanted or ("bf16" if has_bf16 else other)]
 
-    def _dense(self, shape: Shape, short: str) -> dict[str, float]:
-        """Microseconds of every dense kernel of one dtype that runs here."""
+    def _dense(self, shape: Shape, short: str) -> Row:
+        """The dense kernels of one dtype that could serve a shape."""
         kinds = DENSE_ON.get(self.device.type, ["torch"])
         dtype = DTYPES[short]
 
-        def build(name: str, seed: int) -> Linear:
-            weight = random_weight(shape, seed).to(self.device, dtype)
-            return DENSE[name.rsplit("-", 1)[0]](weight)
+        def build(name: str) -> Linear:
+            return DENSE[name.rsplit("-", 1)[0]](random_weight(shape, dtype).to(self.device))
 
         names = [f"{kind}-{short}" for kind in kinds if f"{kind}-{short}" != "triton-fp32"]
-        costs = self._costs(f"dense|{short}", names, shape, build)
-        if not costs:
-            raise KernelUnavailable(f"no dense {short} kernel runs on {self.device}.")
-        return costs
+        return self._row(f"dense|{short}", names, shape, build)
 
-    def _coded(self, coded: Coded) -> dict[str, float]:
-        """Microseconds of every kernel for these codes here; dequantised where none runs."""
+    def _coded(self, coded: Coded) -> Row:
+        """The kernels that could serve these codes."""
         bits, shape = coded[0], coded[1:]
+
+        def build(name: str) -> Linear:
+            return CODED[name](random_codes(shape, self.group, bits).to(self.device))
+
         names = CODED_ON.get((self.device.type, bits), [])
+        return self._row(f"int{bits}|g{self.group}", names, shape, build)
 
-        def build(name: str, seed: int) -> Linear:
-            return CODED[name](random_matrix(shape, self.group, seed, bits).to(self.device))
+    def _row(
+        self, kind: str, names: list[str], shape: Shape, build: Callable[[str], Linear]
+    ) -> Row:
+        able = tuple(n for n in names if not (self._lacks and n.startswith(self._lacks)))
+        return f"{kind}|{shape[0]}x{shape[1]}", Candidates(able, shape, build)
 
-        costs = self._costs(f"int{bits}|g{self.group}", names, shape, build)
-        if not costs:
-            where = f"{shape[0]} x {shape[1]}"
-            self._notes.append(f"no int{bits} kernel runs {where}: dequantised there.")
-        return costs or {DEQUANTISED: 0.0}
-
-    def _costs(
-        self, kind: str, names: list[str], shape: Shape, build: Callable[[str, int], Linear]
-    ) -> dict[str, float]:
-        """Measure (or recall) the candidates of one shape, the kept winner first."""
-        key = f"{kind}|{shape[0]}x{shape[1]}"
-        names = [name for name in names if not (self._lacks and name.startswith(self._lacks))]
-        costs = None if self.remeasure else self._known(key, names)
-        if costs is None:
-            costs = self._measure(names, shape, build)
-        self._microseconds |= {f"{n} {shape[0]}x{shape[1]}": us for n, us in costs.items()}
-        if not costs:
-            return costs
-        kept = self._remember(key, costs, names)
-        return {kept: costs[kept]} | costs
-
-    def _measure(
-        self, names: list[str], shape: Shape, build: Callable[[str, int], Linear]
-    ) -> dict[str, float]:
-        costs: dict[str, float] = {}
-        for name in names:
-            try:
-                costs[name] = time_kernel(lambda seed, n=name: build(n, seed), shape, self.device)  # type: ignore[misc]
-            except KernelUnavailable:
-                continue  # not one for this machine or shape; the library's own note says why
-        return costs
+    def _costs(self, rows: list[Row]) -> dict[str, dict[str, float]]:
+        """Measure (or recall) microseconds by key and name, a key's kept winner first."""
+        costs = {} if self.remeasure else {k: self._known(k, list(c.names)) for k, c in rows}
+        unknown = [(key, those) for key, those in rows if not costs.get(key)]
+        measured = time_in_turns([those for _, those in unknown], self.device)
+        fresh = {key: found for (key, _), found in zip(unknown, measured, strict=True)}
+        kept: dict[str, dict[str, float]] = {}
+        for key, those in rows:
+            row = fresh[key] if key in fresh else costs[key] or {}
+            n, k = those.shape
+            self._microseconds |= {f"{name} {n}x{k}": us for name, us in row.items()}
+            first = self._remember(key, row, list(those.names)) if row else ""
+            kept[key] = {first: row[first]} | row if row else row
+        return kept
 
     def _full_key(self, key: str) -> str:
         machine = f"{processor(self.device)}|torch {torch.__version__}|{torch.get_num_threads()}"
-        return f"{machine}|{self._built}|{key}"
+        return f"{MEASURED}|{machine}|{self._built}|{key}"
 
     def _known(self, key: str, names: list[str]) -> dict[str, float] | None:
         row = self._store.rows.get(self._full_key(key))

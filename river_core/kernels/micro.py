@@ -1,12 +1,14 @@
-"""Timing one kernel with cold weights, after checking it; random matrices to time with.
+"""Timing kernels with cold weights, after checking them; random matrices to time with.
 
-Knows one kernel at a time; which of several to take is choose.py's.
+Which of several to take is choose.py's.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -17,6 +19,17 @@ from .base import Linear, QuantMatrix
 
 Shape = tuple[int, int]
 COLD_BYTES = 48 << 20  # more than the caches that decode streams through
+MOST_COPIES = 128
+VISITS = 2
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Kernels that could serve one shape: their names, and how to build one with random weights."""
+
+    names: tuple[str, ...]
+    shape: Shape
+    build: Callable[[str], Linear]  # by name; each time over other memory
 
 
 def random_matrix(shape: Shape, group: int, seed: int, code_bits: int = 4) -> QuantMatrix:
@@ -30,27 +43,66 @@ def random_matrix(shape: Shape, group: int, seed: int, code_bits: int = 4) -> Qu
     return QuantMatrix(codes, scale, zero, group, code_bits)
 
 
-def random_weight(shape: Shape, seed: int) -> Tensor:
-    """A random matrix fp32 [N, K] of plausible size, for timing; rows repeat after 1,024."""
+def random_weight(shape: Shape, dtype: torch.dtype) -> Tensor:
+    """A random matrix [N, K] of plausible size, for timing; rows repeat after 1,024."""
     n, k = shape
-    rows = torch.randn(min(n, 1024), k, generator=torch.Generator().manual_seed(seed))
-    return rows.repeat(-(-n // rows.shape[0]), 1)[:n] * 0.05
+    rows = _rows(min(n, 1024), k, dtype)
+    return rows.repeat(-(-n // rows.shape[0]), 1)[:n]  # memory of its own
 
 
-def time_kernel(build: Callable[[int], Linear], shape: Shape, device: torch.device) -> float:
+@lru_cache(maxsize=1)
+def _rows(n: int, k: int, dtype: torch.dtype) -> Tensor:
+    return (torch.randn(n, k, generator=torch.Generator().manual_seed(1)) * 0.05).to(dtype)
+
+
+def random_codes(shape: Shape, group: int, code_bits: int) -> QuantMatrix:
+    """The same quantised matrix again, in memory of its own: copies of it are read cold."""
+    made = _matrix(shape, group, code_bits)
+    return replace(made, codes=made.codes.clone())
+
+
+@lru_cache(maxsize=1)
+def _matrix(shape: Shape, group: int, code_bits: int) -> QuantMatrix:
+    return random_matrix(shape, group, 1, code_bits)
+
+
+def time_in_turns(every: Sequence[Candidates], device: torch.device) -> list[dict[str, float]]:
+    """Microseconds by name for each of `every`: the fastest of two visits, all others in between.
+
+    A program that is busy for a second or two would otherwise decide a choice that is kept. Kernels
+    that cannot be built here, or disagree with their own weights, are left out; the note of the
+    library that they need says why.
+    """
+    costs: list[dict[str, float]] = [dict.fromkeys(row.names, float("inf")) for row in every]
+    for _ in range(VISITS):
+        for row, found in zip(every, costs, strict=True):
+            for name in list(found):
+                try:
+                    spent = time_kernel(partial(row.build, name), row.shape, device)
+                except KernelUnavailable:
+                    del found[name]
+                else:
+                    found[name] = min(found[name], spent)
+    for cached in (_rows, _matrix):
+        cached.cache_clear()
+    return costs
+
+
+def time_kernel(build: Callable[[], Linear], shape: Shape, device: torch.device) -> float:
     """Microseconds of one-row products with cold weights, after checking the result.
 
     The fastest counts: what else the machine does only ever adds to a time.
 
     Raises KernelUnavailable where the kernel cannot be built or disagrees with its own weights.
     """
-    n, k = shape
-    copies = max(2, min(24, COLD_BYTES // (2 * n * k)))
-    kernels = [build(seed) for seed in range(copies)]
-    x = torch.randn(1, k, generator=torch.Generator().manual_seed(7)).to(device)
-    verify(kernels[0], x)
+    first = build()
+    x = torch.randn(1, shape[1], generator=torch.Generator().manual_seed(7)).to(device)
+    verify(first, x)
+    size = sum(held.nbytes for held in first.tensors())
+    copies = max(2, min(MOST_COPIES, COLD_BYTES // size))
+    kernels = [first, *(build() for _ in range(copies - 1))]
     spent: list[float] = []
-    for _ in range(4):
+    for _ in range(3):
         for kernel in kernels:
             settle(device)
             start = time.perf_counter()

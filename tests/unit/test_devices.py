@@ -7,6 +7,7 @@ import torch
 
 from river_core.devices import find_device, processor, settle
 from river_core.errors import KernelUnavailable, SettingsError
+from river_core.kernels import choose
 from river_core.kernels.choose import DEQUANTISED, Chooser
 from river_core.settings import DEVICES, LoadSettings
 
@@ -48,8 +49,12 @@ def test_an_apple_gpu_runs_plain_torch() -> None:
     chooser = Chooser(torch.device("mps"))
     assert chooser._dtypes("auto") == ["fp16"]
     assert chooser._dtypes("bfloat16") == ["bf16"]
-    assert chooser._coded((4, 64, 64)) == chooser._coded((8, 64, 64)) == {DEQUANTISED: 0.0}
-    assert any("dequantised" in note for note in chooser._notes)
+    plan = chooser.plan({}, {(4, 64, 64): 1, (8, 64, 64): 1}, "auto")
+    assert set(plan.coded.values()) == {DEQUANTISED}
+    assert [note for note in plan.notes if "dequantised" in note] == [
+        "no int4 kernel runs 64 x 64: dequantised there.",
+        "no int8 kernel runs 64 x 64: dequantised there.",
+    ]
 
 
 def test_a_wide_model_is_kept_from_fp16() -> None:
@@ -66,7 +71,12 @@ def test_fp32_has_to_be_much_faster_to_be_chosen(monkeypatch: pytest.MonkeyPatch
     shape = (64, 64)
     for fp32, chosen in ((0.85, torch.bfloat16), (0.75, torch.float32)):
         chooser = Chooser(torch.device("cpu"))
-        costs = {"fp16": 1.1, "bf16": 1.0, "fp32": fp32}
-        found = {short: {f"torch-{short}": cost} for short, cost in costs.items()}
-        monkeypatch.setattr(chooser, "_dense", lambda _, short, f=found: f[short])
+        costs = {"torch-fp16": 1.1, "torch-bf16": 1.0, "torch-fp32": fp32}
+        monkeypatch.setattr(
+            choose,
+            "time_in_turns",
+            lambda rows, _, costs=costs: [
+                {name: costs[name] for name in row.names if name in costs} for row in rows
+            ],
+        )
         assert chooser.plan({shape: 1}, {}, "auto").dtype == chosen

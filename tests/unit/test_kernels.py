@@ -8,9 +8,17 @@ import pytest
 import torch
 
 from river_core.errors import KernelUnavailable
+from river_core.kernels import micro
 from river_core.kernels.base import Linear, QuantMatrix
 from river_core.kernels.choose import DEQUANTISED, Chooser, _pick, kind_of, slower
-from river_core.kernels.micro import random_matrix, verify
+from river_core.kernels.micro import (
+    Candidates,
+    random_codes,
+    random_matrix,
+    random_weight,
+    time_in_turns,
+    verify,
+)
 from river_core.kernels.reference import ReferenceDense
 from river_core.kernels.torch_dense import MkldnnDense, TorchDense
 from river_core.kernels.torch_int4 import AtenInt4
@@ -97,6 +105,31 @@ def test_the_choice_is_stored_and_recalled(tmp_path):
             assert coded.name == first.coded[bits, *shape] != DEQUANTISED
             assert first.shown()[f"{shape[0]}x{shape[1]} int{bits}"] == coded.name
             assert kind_of(coded.name) == f"int{bits}"
+
+
+def test_a_busy_moment_does_not_decide(monkeypatch):
+    """What another program takes from one visit does not count; each name is visited twice."""
+    spent = iter([90.0, 12.0, 30.0, 10.0, 11.0, 31.0])  # a, b, c; the first one beside a program
+    monkeypatch.setattr(micro, "time_kernel", lambda *_: next(spent))
+    rows = [Candidates(names, (8, 64), ReferenceDense) for names in (("a", "b"), ("c",))]
+    assert time_in_turns(rows, CPU) == [{"a": 10.0, "b": 11.0}, {"c": 30.0}]
+
+
+def test_a_kernel_that_cannot_be_built_is_left_out():
+    def build(name):
+        if name == "absent":
+            raise KernelUnavailable("not here.")
+        return ReferenceDense(random_weight((8, 64), torch.float16).float())
+
+    (found,) = time_in_turns([Candidates(("absent", "there"), (8, 64), build)], CPU)
+    assert list(found) == ["there"] and 0 < found["there"] < 1e6
+
+
+def test_copies_that_are_timed_lie_in_memory_of_their_own():
+    weights = [random_weight((1030, 64), torch.float32) for _ in range(2)]
+    codes = [random_codes((8, 64), 64, 8).codes for _ in range(2)]
+    for one, other in (weights, codes):
+        assert torch.equal(one, other) and one.data_ptr() != other.data_ptr()
 
 
 def test_a_stored_choice_holds_within_ten_per_cent(tmp_path):

@@ -74,9 +74,9 @@ def test_the_linears_refuse_a_cpu_and_shapes_that_do_not_fit() -> None:
     with pytest.raises(KernelUnavailable, match="4-bit codes"):
         triton_int4(random_matrix((16, 128), 64, seed=1, code_bits=8))
     with pytest.raises(KernelUnavailable, match="multiples of 16, not torch"):
-        triton_dense(random_weight((16, 24), seed=1).half())
+        triton_dense(random_weight((16, 24), torch.float16))
     with pytest.raises(KernelUnavailable, match="16-bit weights"):
-        triton_dense(random_weight((16, 32), seed=1))
+        triton_dense(random_weight((16, 32), torch.float32))
 
 
 def test_the_lists_offer_them_on_cuda_only() -> None:
