@@ -12,6 +12,7 @@ from typing import Any
 from .errors import SettingsError
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A8A00", "#000000")
+GREY = "#999999"
 SYMBOLS = (  # two more than colours, so that 40 policies and heads look different
     *("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"),
     *("hourglass", "bowtie"),
@@ -70,16 +71,33 @@ def bench_figure(lines: Sequence[Row]) -> Any:
     """Speed of each row with its slowest and fastest round, and where a token's time goes.
 
     `lines` are those of one or several bench reports, headers and rows; over several prompt
-    lengths speed is a line per row. A plotly Figure.
+    lengths speed is a line per row. Bars of other engines are grey. A plotly Figure.
     """
     runs = _runs(lines)
-    head = runs[0][0]
+    head, rows = runs[0]
     title = f"{head['model']} on {head['processor']}, {head['threads']} threads"
     title += f"<br>{head['label']}" if head.get("label") else ""
-    figure = _panels(title, "tokens per second, slowest to fastest", "ms per token by part")
-    _rates(figure, runs)
+    panels = ("tokens per second, slowest to fastest", "ms per token by part")
+    figure = _panels(title, *panels, apart=0.2)  # room for the names of the right one
+    if len(runs) == 1:
+        _rate_bars(figure, head, rows)
+    else:
+        _rate_lines(figure, runs)
     _parts(figure, runs[-1])
-    figure.update_layout(barmode="stack", height=620)
+    figure.update_layout(
+        barmode="stack",
+        height=280 + 34 * len(rows),
+        margin={"l": 230 if len(runs) == 1 else 80, "t": 110, "b": 150},
+        legend={"yref": "container", "y": 0.07, "yanchor": "bottom"},
+        legend2={
+            "orientation": "h",
+            "traceorder": "normal",
+            "x": 0.6,
+            "yref": "container",
+            "y": 0.01,
+            "yanchor": "bottom",
+        },
+    )
     return figure
 
 
@@ -94,37 +112,55 @@ def _runs(lines: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
     return runs
 
 
-def _rates(figure: Any, runs: Sequence[tuple[Row, list[Row]]]) -> None:
-    """A bar per row at one prompt length, else a line per row over the lengths."""
+def _spread(rows: Sequence[Row]) -> Row:
+    """Error bars from the slowest to the fastest round."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [row["fastest"] - row["tokens_per_second"] for row in rows],
+        "arrayminus": [row["tokens_per_second"] - row["slowest"] for row in rows],
+    }
+
+
+def _rate_bars(figure: Any, head: Row, rows: Sequence[Row]) -> None:
+    """A bar per row, the first on top."""
+    from plotly import graph_objects
+
+    bars = graph_objects.Bar(
+        x=[row["tokens_per_second"] for row in rows],
+        y=[row["name"] for row in rows],
+        orientation="h",
+        error_x=_spread(rows),
+        text=[f"{row['tokens_per_second']:.1f}" for row in rows],
+        textposition="inside",
+        insidetextanchor="start",
+        marker_color=[GREY if row["name"] in head["peers"] else COLOURS[5] for row in rows],
+        showlegend=False,
+    )
+    figure.add_trace(bars, row=1, col=1)
+    figure.update_yaxes(autorange="reversed", row=1, col=1)
+    figure.update_xaxes(title_text="tokens per second", rangemode="tozero", row=1, col=1)
+
+
+def _rate_lines(figure: Any, runs: Sequence[tuple[Row, list[Row]]]) -> None:
+    """A line per row over the prompt lengths."""
     from plotly import graph_objects
 
     for n, name in enumerate(row["name"] for row in runs[0][1]):
         own = [(head["prompt_tokens"], row) for head, rows in runs for row in _named(rows, name)]
-        rates = [row["tokens_per_second"] for _, row in own]
-        spread = {
-            "type": "data",
-            "symmetric": False,
-            "array": [row["fastest"] - rate for (_, row), rate in zip(own, rates, strict=True)],
-            "arrayminus": [
-                rate - row["slowest"] for (_, row), rate in zip(own, rates, strict=True)
-            ],
-        }
-        colour = COLOURS[n % len(COLOURS)]
-        if len(runs) == 1:
-            bar = graph_objects.Bar(
-                x=[name], y=rates, error_y=spread, name=name, marker_color=colour, showlegend=False
-            )
-            figure.add_trace(bar, row=1, col=1)
-            continue
-        marker = {"color": colour, "symbol": SYMBOLS[n % len(SYMBOLS)]}
-        lengths = [length for length, _ in own]
+        of_lengths = [row for _, row in own]
         line = graph_objects.Scatter(
-            x=lengths, y=rates, error_y=spread, name=name, mode="lines+markers", marker=marker
+            x=[length for length, _ in own],
+            y=[row["tokens_per_second"] for row in of_lengths],
+            error_y=_spread(of_lengths),
+            name=name,
+            mode="lines+markers",
+            marker={"color": COLOURS[n % len(COLOURS)], "symbol": SYMBOLS[n % len(SYMBOLS)]},
         )
         figure.add_trace(line, row=1, col=1)
-    figure.update_yaxes(rangemode="tozero", row=1, col=1)
-    if len(runs) > 1:
-        figure.update_xaxes(title_text="prompt, tokens", type="log", row=1, col=1)
+    lengths = [head["prompt_tokens"] for head, _ in runs]
+    figure.update_yaxes(title_text="tokens per second", rangemode="tozero", row=1, col=1)
+    figure.update_xaxes(title_text="prompt, tokens", type="log", tickvals=lengths, row=1, col=1)
 
 
 def _named(rows: Sequence[Row], name: str) -> list[Row]:
@@ -139,13 +175,17 @@ def _parts(figure: Any, run: tuple[Row, list[Row]]) -> None:
     timed = [row for row in rows if row["parts"] is not None]
     for n, part in enumerate(timed[0]["parts"] if timed else ()):
         bar = graph_objects.Bar(
-            x=[row["name"] for row in timed],
-            y=[row["parts"][part] for row in timed],
+            x=[row["parts"][part] for row in timed],
+            y=[row["name"] for row in timed],
+            orientation="h",
             name=part,
             marker_color=COLOURS[n],
+            legend="legend2",
         )
         figure.add_trace(bar, row=1, col=2)
-    figure.update_xaxes(title_text=f"prompt of {head['prompt_tokens']} tokens", row=1, col=2)
+    figure.update_yaxes(autorange="reversed", row=1, col=2)
+    title = f"ms per token after a prompt of {head['prompt_tokens']} tokens"
+    figure.update_xaxes(title_text=title, row=1, col=2)
 
 
 def save_figure(figure: Any, stem: Path) -> None:
@@ -164,10 +204,11 @@ def _of(rows: Sequence[Row], policy: str) -> list[Row]:
     return [row for row in rows if row["policy"] == policy]
 
 
-def _panels(title: str, left: str, right: str) -> Any:
+def _panels(title: str, left: str, right: str, apart: float | None = None) -> Any:
     from plotly.subplots import make_subplots
 
-    figure = make_subplots(rows=1, cols=2, subplot_titles=(left, right))
+    titles = (left, right)
+    figure = make_subplots(rows=1, cols=2, subplot_titles=titles, horizontal_spacing=apart)
     figure.update_layout(
         template="none", title=title, legend={"orientation": "h", "y": -0.2}, width=1100, height=520
     )

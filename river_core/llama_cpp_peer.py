@@ -110,8 +110,8 @@ class LlamaCpp:
 
     def _feed(self, ids: list[int]) -> None:
         lib = self._lib
-        batch = lib.llama_batch_get_one((lib.llama_token * len(ids))(*ids), len(ids))
-        status = lib.llama_decode(self._context, batch)
+        tokens = (lib.llama_token * len(ids))(*ids)  # the batch only points to them
+        status = lib.llama_decode(self._context, lib.llama_batch_get_one(tokens, len(ids)))
         if status:
             raise ModelUnavailable(f"llama.cpp stopped with status {status}; leave it out.")
 
