@@ -43,7 +43,7 @@ from .views.window import Window
 from .views.wording import say
 
 INTERVAL = 0.11  # seconds between snapshots: 8 to 10 a second with what Gradio adds
-ON_CPU = 0.25  # the same where the page's browser may take its time from the decoding
+ON_CPU = 0.4  # the same where the page's browser may take its time from the decoding
 KEPT_RUNS = 16
 ERRORS = {"error": RiverError, "refused": Refused}  # by the event that carries the sentence
 TASKS: dict[str, type[Task]] = {task.kind: task for task in (Measuring, Safe)}

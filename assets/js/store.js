@@ -3,7 +3,7 @@
 
 const LANES = ["upper", "lower"];
 const BASE = 36;
-const CALM = 1000; // milliseconds
+const CALM = 2000; // milliseconds
 
 const page = {
   view: null,
@@ -20,7 +20,7 @@ function follow(update) {
   if (page.view) update(page.view, true);
 }
 
-// For what nobody reads several times a second: all of it together once a second, and at each change
+// For what nobody reads several times a second: all of it together every two seconds, and at each change
 // of phase. On a laptop every drawing takes time from decoding.
 function followCalmly(update) {
   calm.followers.push(update);
