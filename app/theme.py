@@ -6,11 +6,13 @@ Everything is inlined when the app starts; nothing is fetched from elsewhere, fo
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gradio as gr
 
 from .early import Early
+from .first_paint import first_paint
 from .shipped import shipped
 from .views import colour
 from .views.snapshot import FIELDS
@@ -33,6 +35,7 @@ STYLES = (
     "measure",
     "ledger",
 )
+FIRST = ("base", "lanes", "long")  # those that the first paint needs
 EARLY = "early"  # a script that runs before Gradio's, see early.py
 SCRIPTS = (
     "language",
@@ -85,24 +88,27 @@ SCRIPTS = (
 
 def launch_options() -> dict[str, Any]:
     """Arguments of `Blocks.launch` that carry theme, style and scripts."""
-    early: tuple[Any, ...] = (
-        Early,
-        ((ASSETS / "js" / f"{EARLY}.js").read_text(encoding="utf-8"),),
-        {},
-    )
-    looks = {"theme": theme(), "css": style(), "head": head()}
+    script = (ASSETS / "js" / f"{EARLY}.js").read_text(encoding="utf-8")
+    runs = shipped()
+    first = first_paint(runs[0], _sheets(FIRST))
+    early: tuple[Any, ...] = (Early, (script, first), {})
+    looks = {"theme": theme(), "css": style(), "head": head(runs)}
     return {**looks, "app_kwargs": {"middleware": [early]}}
 
 
 def style() -> str:
     """All style sheets, after the colour scale as custom properties."""
-    sheets = [(ASSETS / "css" / f"{name}.css").read_text(encoding="utf-8") for name in STYLES]
+    return _sheets(STYLES)
+
+
+def _sheets(names: Sequence[str]) -> str:
+    sheets = [(ASSETS / "css" / f"{name}.css").read_text(encoding="utf-8") for name in names]
     return "\n".join([colour.custom_properties(), *sheets])
 
 
-def head() -> str:
+def head(runs: Sequence[Mapping[str, Any]]) -> str:
     """One inline script: words, token fields, recorded runs and every file of `SCRIPTS`."""
-    return f"<script>{script(f'const RECORDED = {inline(shipped())};')}</script>"
+    return f"<script>{script(f'const RECORDED = {inline(runs)};')}</script>"
 
 
 def script(recorded: str) -> str:

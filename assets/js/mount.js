@@ -14,6 +14,7 @@ function mountParts(part, element, props, watch, trigger) {
     const read = () => arrive(JSON.parse(props.value));
     read();
     watch("value", read);
+    document.getElementById("rv-first")?.remove(); // app/first_paint.py: this run is drawn now
   }
   lessonFromLink();
 }

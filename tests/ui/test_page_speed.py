@@ -1,7 +1,8 @@
 """How fast tokens come to an open page, against the same run without the app, in turns.
 
-The aim is 0.9. The browser shares two cores with the decoding, and two processes with the same weights
-differ by 15 % by themselves: the README has the figures. The test holds what must not be lost again.
+The aim is 0.9. The browser shares two cores with the decoding, and two processes with the same
+weights differ by 15 % by themselves: the README has the figures. The test holds what must not be
+lost again.
 """
 
 from __future__ import annotations

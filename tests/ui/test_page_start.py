@@ -74,7 +74,8 @@ def test_coloured_tokens_are_shown_while_torch_does_not_load(
     wait_for(address)
     page = browser.new_page()
     page.goto(address, wait_until="commit")
-    page.wait_for_selector(".lane-upper .tok.b0", timeout=LONGEST * 1000)
+    for part in ("#rv-first", "#rv-lanes"):  # before Gradio's scripts, and the page itself
+        page.wait_for_selector(f"{part} .lane-upper .tok.b0", timeout=LONGEST * 1000)
     assert page.locator(".lane-upper .tok").count() > 40
     page.close()
 

@@ -88,7 +88,8 @@ _APP: Rows = (
         *("task.py", "measuring.py", "safe.py", "desk.py", "studies.py", "runner.py"),
     ),
     (
-        *("early.py", "parts.py", "panel.py", "endpoints.py", "analysis.py", "theme.py"),
+        *("early.py", "first_paint.py", "parts.py", "panel.py", "endpoints.py"),
+        *("analysis.py", "theme.py"),
         *("export.py", "files.py", "ui.py"),
     ),
 )

@@ -106,8 +106,7 @@ def test_script_in_a_text_stays_data_in_the_export(tmp_path: Path) -> None:
 
 
 def test_the_first_screen_needs_no_torch() -> None:
-    code = (
-        "import app.runner, app.ui, app.theme, sys; app.theme.head(); print('torch' in sys.modules)"
-    )
+    code = "import app.runner, app.ui, app.theme, sys; app.theme.launch_options();"
+    code += "print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"

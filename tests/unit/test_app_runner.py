@@ -27,7 +27,7 @@ def test_a_run_shows_both_lanes_one_after_the_other(runner: Runner, engine: Engi
     assert all(asked["threshold"] == 0.9 for asked in engine.asked)
 
 
-@pytest.mark.parametrize(("device", "most"), [("cuda", 10), ("cpu", 4)])
+@pytest.mark.parametrize(("device", "most"), [("cuda", 10), ("cpu", 3)])
 def test_snapshots_come_a_few_times_a_second(engine: Engine, device: str, most: int) -> None:
     engine.pause, engine.device = 0.02, device
     runner = Runner("m", engine=engine)
