@@ -133,7 +133,8 @@ def _run_model(
 ) -> None:
     """Load the model with one river and run every setting, task and scoring of it."""
     from .eval_parts import Part, in_force, run_part
-    from .harness import Order
+    from .evaluate import Order
+    from .harness import HARNESS_VERSION  # noqa: F401 (no library: said before a model loads)
 
     model = load_model(argparse.Namespace(**{**vars(args), "river": river}))
     names = ("limit", "shots", "seed", "chat", "allow_code", "include")

@@ -6,9 +6,7 @@ Knows nothing of passes or records.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
-from .errors import Cancelled
 from .settings import check_threshold
 
 
@@ -36,16 +34,6 @@ class Control:
     def cancelled(self) -> bool:
         """Whether `cancel` was called."""
         return self._cancelled
-
-
-def looking_at(control: Control | None) -> Callable[[], None]:
-    """A function that raises Cancelled once the control was cancelled."""
-
-    def look() -> None:
-        if control is not None and control.cancelled:
-            raise Cancelled
-
-    return look
 
 
 class Clock:

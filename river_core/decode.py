@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from .cache import Rows
-from .control import Clock, Control, looking_at
+from .control import Clock, Control
 from .errors import Cancelled, RiverError, SettingsError
+from .giving_up import looking_at
 from .model import RiverModel
 from .passes import Passes, rewritten, verified
 from .planning import resolve

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import SettingsError
-from .evaluate import Scorer, describe
+from .evaluate import Order, Scorer, describe
 from .model import RiverModel
 from .paper_table4 import NONE
 from .resumable import Lines
 from .sandbox import network_off
 from .thresholds import Threshold, resolved
-
-if TYPE_CHECKING:
-    from .harness import Order
 
 Say = Callable[[str, float | None], None]
 

@@ -1,7 +1,7 @@
 """Scoring on our loop: the log-likelihood of a continuation, greedy text up to a stop string.
 
 What an evaluation harness asks of a model, with the exits that answering took. A consumer of the
-loop; knows no harness and no task.
+loop; knows no harness, and of a task no more than how it is asked.
 """
 
 from __future__ import annotations
@@ -28,6 +28,19 @@ from .settings import DecodeSettings
 from .thresholds import threshold_of
 
 SCORINGS = ("sequence", "token")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one evaluation is: a task's name and how it is asked. None takes the task's own."""
+
+    task: str
+    limit: int | None = None
+    shots: int | None = None
+    seed: int = 0
+    chat: bool = False
+    allow_code: bool = False
+    include: str | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 from .errors import RiverError, SettingsError
 from .eval_report import RUNS_CODE
-from .evaluate import Scorer, joined
+from .evaluate import Order, Scorer, joined
 from .resumable import Lines
 
 try:
@@ -46,19 +46,6 @@ METRICS = (
 
 Say = Callable[[str, float | None], None]
 Answer = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Order:
-    """What one evaluation is: a task's name and how it is asked. None takes the task's own."""
-
-    task: str
-    limit: int | None = None
-    shots: int | None = None
-    seed: int = 0
-    chat: bool = False
-    allow_code: bool = False
-    include: str | None = None
 
 
 class RiverLM(TemplateLM):  # type: ignore[misc]

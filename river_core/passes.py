@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from .cache import Rows
-from .control import Control, looking_at
+from .control import Control
 from .errors import Cancelled, RiverError
 from .execution import open_execution
-from .execution.eager import go_on
 from .exits import Moment
 from .fills import ATTENTION, FEED_FORWARD, KV_SOURCE, SKIPPED, Skip
+from .giving_up import go_on, looking_at
 from .model import RiverModel
 from .planning import Plan
 from .recorder import PART_OF, Pass

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from .bandwidth import ReadBytes
 from .block import add_attended, project, rms_norm, run_feed_forward
-from .control import Control, looking_at
+from .control import Control
 from .decode import teacher_forced
 from .errors import Cancelled, RecordError, RiverError, SettingsError
-from .execution.eager import go_on
+from .giving_up import go_on, looking_at
 from .kv_error import HELD
 from .layer import BlockShape, LayerWeights
 from .model import RiverModel

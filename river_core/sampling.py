@@ -71,10 +71,10 @@ def describe(logits: Tensor, token_id: int, count: int = ALTERNATIVES) -> Choice
     found = blocks.amax(1).topk(min(count, blocks.shape[0])).indices.sort().values
     values, places = blocks[found].flatten().topk(min(count, logits.numel()))
     ids = found[places // BLOCK] * BLOCK + places % BLOCK
-    below = (logits - values[0]).clamp(min=LOWEST)
+    below = (blocks - values[0]).clamp_(min=LOWEST)
     weights = below.exp()
-    total = weights.sum()
-    entropy = total.log() - torch.dot(weights, below) / total
+    total = weights.sum(1).sum()  # by blocks: as one sum it would depend on the number of threads
+    entropy = total.log() - (weights * below).sum(1).sum() / total
     chosen = torch.cat([logits[token_id].reshape(1), values]) - values[0] - total.log()
     row = torch.cat([chosen[:1], entropy.reshape(1), chosen[1:]]).tolist()
     best = sorted(zip(ids.tolist(), row[2:], strict=True), key=lambda pair: (-pair[1], pair[0]))

@@ -10,8 +10,9 @@ from collections.abc import Callable
 import torch
 
 from .cache import Rows, SharedCache
-from .execution.eager import EagerExecution, go_on
+from .execution.eager import EagerExecution
 from .execution.split import SplitExecution
+from .giving_up import go_on
 from .model import RiverModel
 
 

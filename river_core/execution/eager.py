@@ -19,14 +19,11 @@ from ..block import (
 from ..cache import Rows, SharedCache
 from ..devices import settle
 from ..errors import RiverError
+from ..giving_up import go_on
 from ..model import RiverModel
 from ..sampling import Choice, describe, greedy
 
 PIECE = 1024  # rows that go through a layer together: a long prompt can be given up in between
-
-
-def go_on() -> None:
-    """What a pass does where it could be given up: nothing."""
 
 
 class EagerExecution:

@@ -15,7 +15,7 @@ pytest.importorskip("lm_eval", reason="lm-eval is not installed (extra `eval`; C
 from river_core import cli_evaluate, eval_report, harness
 from river_core.__main__ import main
 from river_core.errors import SettingsError
-from river_core.evaluate import Scorer
+from river_core.evaluate import Order, Scorer
 from river_core.resumable import Lines
 
 LIMIT = {"river_choice": 5, "river_math": 2, "river_code": 2}
@@ -170,11 +170,11 @@ def only_own_tasks(monkeypatch):
 def test_code_is_not_run_without_leave(load_packaged, tmp_path, only_own_tasks):
     lm = ours(load_packaged("float32"), tmp_path / "a.jsonl")
     with pytest.raises(SettingsError, match="--allow-code"):
-        harness.evaluate_task(lm, harness.Order("river_code", limit=1))
+        harness.evaluate_task(lm, Order("river_code", limit=1))
     text = (harness.OWN_TASKS / "river_code.yaml").read_text()
     text = text.replace("!function local", f"!function {harness.OWN_TASKS / 'local'}")
     (tmp_path / "other.yaml").write_text(text.replace("task: river_code", "task: other"))
-    order = harness.Order("other", limit=1, allow_code=True, include=str(tmp_path))
+    order = Order("other", limit=1, allow_code=True, include=str(tmp_path))
     with pytest.raises(SettingsError, match="outside our sandbox"):
         harness.evaluate_task(lm, order)
 
@@ -182,7 +182,7 @@ def test_code_is_not_run_without_leave(load_packaged, tmp_path, only_own_tasks):
 def test_an_unknown_task_is_one_sentence(load_packaged, tmp_path, only_own_tasks):
     lm = ours(load_packaged("float32"), tmp_path / "a.jsonl")
     with pytest.raises(SettingsError, match="no_such_task cannot be run"):
-        harness.evaluate_task(lm, harness.Order("no_such_task", limit=1))
+        harness.evaluate_task(lm, Order("no_such_task", limit=1))
 
 
 def test_the_papers_tasks_exist():
@@ -200,7 +200,7 @@ def test_a_group_that_does_not_say_how_to_count_is_the_mean_over_items(
     (tmp_path / "one.yaml").write_text(text.replace("task: river_choice", "task: one"))
     (tmp_path / "both.yaml").write_text("group: river_both\ntask: [one, river_choice]\n")
     lm = ours(load_packaged("float32"), tmp_path / "a.jsonl")
-    found = harness.evaluate_task(lm, harness.Order("river_both", limit=1, include=str(tmp_path)))
+    found = harness.evaluate_task(lm, Order("river_both", limit=1, include=str(tmp_path)))
     assert found["n"] == 2
     assert found["score"] in (0.0, 1.0)
     assert found["stderr"] is None

@@ -1,4 +1,4 @@
-"""Each tiny model once per session, with the cache in a temporary folder."""
+"""Each tiny model once per session, with the cache in a folder of the session's own."""
 
 from __future__ import annotations
 
@@ -13,15 +13,8 @@ import torch
 import river_core
 from river_core.model import RiverModel
 from river_core.settings import QuantSpec
+from tests.own_cache import own_cache as own_cache
 from tests.tiny.tiny_models import FEW, TINY, TinyConfig, prompt, save
-
-
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernel choices and rivers of tiny models stay out of the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RIVER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

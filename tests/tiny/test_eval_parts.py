@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,21 +15,9 @@ from river_core import cli_evaluate, eval_report
 from river_core.__main__ import main
 from river_core.calibrate import calibrate
 from river_core.calibration_store import CalibrationFile
+from river_core.evaluate import Order
 from river_core.resumable import Lines
 from river_core.settings import QuantSpec
-
-
-@dataclass(frozen=True)
-class Order:
-    """As harness.Order."""
-
-    task: str
-    limit: int | None = None
-    shots: int | None = None
-    seed: int = 0
-    chat: bool = False
-    allow_code: bool = False
-    include: str | None = None
 
 
 def evaluate_task(lm: Any, order: Order) -> dict[str, Any]:
@@ -64,9 +52,7 @@ def loaded(one_tiny, tmp_path, monkeypatch):
             made[spec.label] = replace(model, info=info, tokenizer=words, eos_ids=())
         return made[spec.label]
 
-    harness = SimpleNamespace(
-        Order=Order, RiverLM=stand_in_lm, evaluate_task=evaluate_task, HARNESS_VERSION="0"
-    )
+    harness = SimpleNamespace(RiverLM=stand_in_lm, evaluate_task=evaluate_task, HARNESS_VERSION="0")
     monkeypatch.setitem(sys.modules, "river_core.harness", harness)
     monkeypatch.setattr(river_core, "harness", harness, raising=False)
     monkeypatch.setattr(cli_evaluate, "load_model", load)

@@ -9,7 +9,7 @@ Rows = tuple[tuple[str, ...], ...]
 # A file imports only from a lower row, or from a file named earlier in its own row. A pattern
 # stands for files that do not import each other (one back end each, one command each).
 _CORE: Rows = (
-    ("errors.py", "version.py", "cache_paths.py", "devices.py", "machine.py"),
+    ("errors.py", "giving_up.py", "version.py", "cache_paths.py", "devices.py", "machine.py"),
     ("settings.py", "records.py"),
     ("cache.py", "sampling.py", "metrics.py", "saving.py", "text.py"),
     (

@@ -1,4 +1,4 @@
-"""The runner over the stub engine, for every test of the app that asks for it."""
+"""The runner over the stub engine, for every test of the app that asks for it; the own cache."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.own_cache import own_cache as own_cache
 
 if TYPE_CHECKING:
     from app.runner import Runner

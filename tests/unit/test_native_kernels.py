@@ -40,7 +40,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> NativeLibrary:
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(1)  # two tests below say that further threads change no bit
+    torch.set_num_threads(1)  # test_native_threads.py says that further threads change no bit
     torch.manual_seed(0)
     yield
     torch.set_num_threads(before)
@@ -152,17 +152,6 @@ def test_codes_survive_outliers_and_refuse_what_fp16_cannot_hold(
         CODED[bits](replace(matrix, code_bits=12 - bits), library)
 
 
-@pytest.mark.parametrize("kind", [*DTYPES, *CODED_KINDS])
-def test_products_repeat_whatever_the_threads(library: NativeLibrary, kind: str) -> None:
-    linear = make(1003, 640, kind, library)
-    x = torch.randn(11, 640)
-    once = linear(x)
-    assert torch.equal(torch.cat([linear(row[None]) for row in x]), once)
-    for threads in (1, 2, 3, 8):
-        torch.set_num_threads(threads)
-        assert torch.equal(linear(x), once), threads
-
-
 def rope(dim: int) -> tuple[Tensor, Tensor]:
     angles = torch.outer(torch.arange(CAPACITY), 10000.0 ** (-torch.arange(0, dim, 2) / dim))
     return torch.cat([angles, angles], 1).cos(), torch.cat([angles, angles], 1).sin()
@@ -227,33 +216,6 @@ def test_fused_layer(library: NativeLibrary, kind: str, repeat: int, dim: int) -
             off = (found - y).abs().max() / (y - h).abs().max()
             assert off < (1e-5 if exact else 5e-4)
             assert abs(similarity - cosine) < (1e-6 if exact else 2e-4)
-
-
-@pytest.mark.parametrize("kind", ["fp16", "int4-64", "int8-64"])
-def test_steps_repeat_whatever_the_threads(library: NativeLibrary, kind: str) -> None:
-    layers = [fused(kind, 3, 64, library) for _ in range(2)]
-    head, norm, start = make(331, 192, kind, library), torch.rand(192), torch.randn(4, 192)
-
-    def run(threads: int, together: bool) -> list[Tensor]:
-        torch.set_num_threads(threads)
-        step = NativeStep(*rope(64), library)
-        k, v = torch.zeros(2, 2, 2, CAPACITY, 64, dtype=torch.float16)
-        bank = step.bank(layers, k.unbind(), v.unbind())
-        seen, logits = [], torch.empty(331)
-        for position, h in enumerate(start.clone()):
-            spans = [(0, 2)] if together else [(0, 1), (1, 2)]
-            seen.append(
-                torch.tensor([c for a, b in spans for c in step.run(bank, h, position, a, b)])
-            )
-            step.head(norm, 1e-5, head, h, logits)
-            assert error(logits, F.rms_norm(h, h.shape, norm, 1e-5), head) < CODED_ERROR
-            seen += [h, logits.clone()]
-        return [*seen, k, v]
-
-    once = run(1, together=False)
-    for threads in (1, 2, 3):
-        again = run(threads, together=True)
-        assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True)), threads
 
 
 def test_fused_layer_refuses_what_it_cannot_run(library: NativeLibrary) -> None:

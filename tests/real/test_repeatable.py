@@ -1,0 +1,14 @@
+"""Two processes give the same runs of the packaged model, to the last bit, in the stored dtype."""
+
+from __future__ import annotations
+
+from tests.real.conftest import NAME
+from tests.tiny.repeated import check, in_a_process
+
+PROMPT = "Why is the sky blue? Answer in one sentence, and then say why sunsets are red."
+
+
+def test_two_processes() -> None:
+    """The first one chooses kernels where none are stored; the second recalls its choice."""
+    arguments = (NAME, PROMPT, "auto", "--threshold", "0.8")
+    check(in_a_process(*arguments), in_a_process(*arguments, "--backwards"))
