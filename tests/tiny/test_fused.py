@@ -69,15 +69,8 @@ def run(engine, model, ids, exits):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_fused_equals_eager(tiny, dtype):
     model = fusable(tiny.load(bits=4), dtype)
-    options = {option for shape in model.shapes for option in shape.options}
-    if model.ropes[0].queries is not None:
-        options.add("queries scaled by position")
-    if options:
-        assert not can_fuse(model) and not isinstance(open_execution(model), FusedExecution)
-        (note,) = (n for n in model.info.notes if n.startswith("no fused step for"))
-        assert all(option in note for option in options)
-        return
     assert can_fuse(model)
+    assert isinstance(open_execution(model), FusedExecution)
     with torch.inference_mode():
         ids = [(7 * n + 3) % model.vocab for n in range(12)]
         exits = [1, 2, model.num_layers, 3, 1, 4, 2, model.num_layers]
@@ -91,6 +84,30 @@ def test_fused_equals_eager(tiny, dtype):
             assert list(row_a) == pytest.approx(list(row_b), abs=loose)
     for mine, cached in zip(held, (model.cache.k, model.cache.v), strict=True):
         assert (mine.float() - cached.float()).norm() / cached.float().norm() < loose
+
+
+@pytest.mark.parametrize("policy", DECODED)
+def test_fused_decodes_as_eager(tiny, policy):
+    """The same tokens, exits and KV sources by every policy, well past the windows."""
+    fast = fusable(tiny.load(bits=4), torch.float32)
+    slow = replace(fast, info=replace(fast.info, execution="eager"))
+    assert isinstance(open_execution(fast), FusedExecution)
+    assert not isinstance(open_execution(slow), FusedExecution)
+    for threshold in (0.3, 0.8):
+        asked = {"policy": policy, "threshold": threshold, "max_new_tokens": 24}
+        runs = [river_core.generate(model, tiny.prompt, **asked) for model in (fast, slow)]
+        found = [[(t.token_id, t.exit_layer, t.kv) for t in run.tokens] for run in runs]
+        assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("exits", [[1, 5, 2, 3, 1, 4], [2, 2, 1]])
+def test_fused_schedules_decode_as_eager(tiny, exits):
+    fast = fusable(tiny.load(bits=4), torch.float32)
+    slow = replace(fast, info=replace(fast.info, execution="eager"))
+    asked = {"exit": "schedule", "options": {"exit_layers": exits * 8}, "max_new_tokens": 24}
+    runs = [river_core.generate(model, tiny.prompt, **asked) for model in (fast, slow)]
+    found = [[(t.token_id, t.exit_layer) for t in run.tokens] for run in runs]
+    assert found[0] == found[1]
 
 
 def test_a_model_with_other_kernels_runs_eagerly(one_tiny):
