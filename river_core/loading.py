@@ -94,7 +94,7 @@ class _Loader:
         weights = Weights(source.folder)
         self.checkpoint = Checkpoint(weights, self.family, self.shape, self.vocab, order)
         self.awq = self._awq(progress)
-        self._note_own_code()
+        self._note_odd()
 
     def _awq(self, progress: Progress) -> AwqCheckpoint | None:
         """The AWQ checkpoint that the river is taken from, where the settings name one."""
@@ -105,8 +105,13 @@ class _Loader:
         self.notes.append(f"the river is an AWQ checkpoint, {spec.shown}, {found.origin}.")
         return AwqCheckpoint.open(spec.checkpoint, found.folder, self.checkpoint, spec)
 
-    def _note_own_code(self) -> None:
-        """Say what of the model is not used."""
+    def _note_odd(self) -> None:
+        """Say what runs slower, and what of the model is not used."""
+        if self.device.type == "cpu" and not self.shape.in_eights:
+            self.notes.append(
+                "no fused step for sizes that are not multiples of 8: layers run operation by "
+                "operation."
+            )
         if getattr(self.config, "auto_map", None):
             kind = self.config.model_type
             self.notes.append(f"the model's own code is not run: {kind} is known without it.")

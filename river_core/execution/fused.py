@@ -22,12 +22,9 @@ from .native import ATTENTION, FEED_FORWARD, NativeBank, NativeLayer, NativeStep
 
 def can_fuse(model: RiverModel) -> bool:
     """Whether all linears are native kernels and all sizes such as the C++ step takes."""
-    shape = model.shape
     layers = [w for bank in model.banks for w in bank if w is not None]
     linears = [model.head, *(linear for w in layers for linear in w.linears.values())]
-    sizes = (shape.hidden, shape.ffn, shape.head_dim)
-    native = all(isinstance(linear, Native) for linear in linears)
-    return native and not any(size % 8 for size in sizes)
+    return model.shape.in_eights and all(isinstance(linear, Native) for linear in linears)
 
 
 class FusedExecution(EagerExecution):

@@ -85,7 +85,7 @@ class NativeLayer:
         found = {name: linear.shape for name, linear in linears.items()}
         if found != shape.matrices or shape.heads % shape.kv_heads:
             raise ValueError(f"the linears have to be {shape.matrices}, not {found}")
-        if shape.hidden % 8 or shape.ffn % 8 or shape.head_dim % 8:
+        if not shape.in_eights:
             sizes = f"{shape.hidden}, {shape.ffn} and {shape.head_dim}"
             raise KernelUnavailable(f"a fused layer needs sizes in multiples of 8, not {sizes}.")
         self.nbytes = sum(linear.nbytes for linear in linears.values())
