@@ -62,6 +62,11 @@ class BlockShape:
         }
         return tuple(name for name, there in named.items() if there)
 
+    @property
+    def in_eights(self) -> bool:
+        """Whether all sizes are multiples of 8, which the C++ step takes at a time."""
+        return not any(size % 8 for size in (self.hidden, self.ffn, self.head_dim))
+
     def within(self, capacity: int) -> BlockShape:
         """The same for positions below `capacity`: without a window that holds them all."""
         window = self.window

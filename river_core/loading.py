@@ -94,7 +94,7 @@ class _Loader:
         weights = Weights(source.folder)
         self.checkpoint = Checkpoint(weights, self.family, self.shape, self.vocab, order)
         self.awq = self._awq(progress)
-        self._note_options()
+        self._note_odd()
 
     def _awq(self, progress: Progress) -> AwqCheckpoint | None:
         """The AWQ checkpoint that the river is taken from, where the settings name one."""
@@ -105,14 +105,13 @@ class _Loader:
         self.notes.append(f"the river is an AWQ checkpoint, {spec.shown}, {found.origin}.")
         return AwqCheckpoint.open(spec.checkpoint, found.folder, self.checkpoint, spec)
 
-    def _note_options(self) -> None:
+    def _note_odd(self) -> None:
         """Say what runs slower, and what of the model is not used."""
-        options = dict.fromkeys(option for shape in self.shapes for option in shape.options)
-        if any(rope.queries is not None for rope in self.ropes):
-            options["queries scaled by position"] = None
-        if options:
-            has = " and ".join(options)
-            self.notes.append(f"no fused step for {has}: layers run operation by operation.")
+        if self.device.type == "cpu" and not self.shape.in_eights:
+            self.notes.append(
+                "no fused step for sizes that are not multiples of 8: layers run operation by "
+                "operation."
+            )
         if getattr(self.config, "auto_map", None):
             kind = self.config.model_type
             self.notes.append(f"the model's own code is not run: {kind} is known without it.")

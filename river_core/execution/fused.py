@@ -13,9 +13,7 @@ from torch import Tensor
 
 from ..block import similarity
 from ..cache import Rows
-from ..errors import KernelUnavailable
 from ..kernels.native import Native
-from ..layer import BlockShape, LayerWeights
 from ..model import RiverModel
 from ..sampling import ALTERNATIVES, Choice, checked
 from .eager import EagerExecution, check_finite
@@ -23,15 +21,10 @@ from .native import ATTENTION, FEED_FORWARD, NativeBank, NativeLayer, NativeStep
 
 
 def can_fuse(model: RiverModel) -> bool:
-    """Whether the block is the plain one, which the C++ step knows, all its linears are native
-    kernels and all sizes such as the step takes."""
-    shape = model.shape
+    """Whether all linears are native kernels and all sizes such as the C++ step takes."""
     layers = [w for bank in model.banks for w in bank if w is not None]
     linears = [model.head, *(linear for w in layers for linear in w.linears.values())]
-    sizes = (shape.hidden, shape.ffn, shape.head_dim)
-    native = all(isinstance(linear, Native) for linear in linears)
-    plain = not any(own.options for own in model.shapes) and model.ropes[0].queries is None
-    return native and plain and not any(size % 8 for size in sizes)
+    return model.shape.in_eights and all(isinstance(linear, Native) for linear in linears)
 
 
 class FusedExecution(EagerExecution):
@@ -41,7 +34,7 @@ class FusedExecution(EagerExecution):
 
     def __init__(self, model: RiverModel) -> None:
         super().__init__(model)
-        self._step = NativeStep(model.ropes[0].cos, model.ropes[0].sin)
+        self._step = NativeStep(model.ropes)
         self._single = False
         self._h = torch.empty(model.shape.hidden)
         self._scores = torch.empty(model.vocab)
@@ -68,9 +61,9 @@ class FusedExecution(EagerExecution):
             weights, last = (
                 (model.twin, model.num_layers) if twins else (model.layer, model.resident)
             )
-            layers = [weights(n) for n in range(first, last + 1)]
+            shapes = model.shapes[first - 1 : last]
+            native = [NativeLayer(weights(n), own) for n, own in enumerate(shapes, first)]
             ks, vs = (side[first - 1 : last] for side in self._cached)
-            native = [native_layer(layer, model.shape) for layer in layers]
             slots = model.cache.readable[first - 1 :], model.cache.readable_count[first - 1 :]
             self._banks[key] = self._step.bank(native, ks, vs, slots)
         return self._banks[key]
@@ -184,18 +177,3 @@ class FusedExecution(EagerExecution):
         best, logprob, entropy = self._step.choice(logits, token_id, ALTERNATIVES)
         chosen = best[0][0] if token_id is None else token_id
         return checked(Choice(chosen, logprob, entropy, tuple(best)))
-
-
-def native_layer(weights: LayerWeights, shape: BlockShape) -> NativeLayer:
-    """The layer as the C++ step reads it; `can_fuse` says which models have such layers."""
-    if weights.attn_norm is None or weights.ffn_norm is None:
-        raise KernelUnavailable("a fused layer needs a norm before each half.")
-    return NativeLayer(
-        **{"o" if name == "out" else name: w for name, w in weights.linears.items()},
-        attn_norm=weights.attn_norm,
-        ffn_norm=weights.ffn_norm,
-        eps=shape.eps,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-    )

@@ -1,8 +1,8 @@
 """One row through a whole layer in one call of C++: norms, products, RoPE, cache and attention.
 
-For Llama-shaped layers (grouped-query attention, Hugging Face's half-rotation RoPE, SiLU-gated
-feed-forward, no biases) whose linears are native kernels. Knows nothing of exits, policies, or
-which bank a layer belongs to; the caller owns every tensor that is written.
+For layers of every family, with the options of `BlockShape`, whose linears are native kernels.
+Knows nothing of exits, policies, or which bank a layer belongs to; the caller owns every tensor
+that is written.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..block import Rope
 from ..errors import CacheFull, KernelUnavailable
 from ..kernels.base import Linear
-from ..kernels.native import (
-    HOLD_BYTES,
-    TYPES,
-    CMatrix,
-    Native,
-)
+from ..kernels.native import HOLD_BYTES, TYPES, CMatrix, Native
 from ..kernels.native_library import NativeLibrary, load_library
+from ..layer import BlockShape, LayerWeights
 
 POINTER = ctypes.sizeof(ctypes.c_void_p)
 ATTENTION, FEED_FORWARD, BOTH = 1, 2, 3  # Parts of native_layer.h
+VECTORS = (  # in the order of native_layer.h
+    *("attn_norm", "ffn_norm", "attn_post_norm", "ffn_post_norm", "qkv_bias", "qk_norm"),
+)
 
 
 class CLayer(ctypes.Structure):
@@ -33,9 +33,10 @@ class CLayer(ctypes.Structure):
 
     _fields_ = (
         *((name, CMatrix) for name in ("qkv", "o", "gate_up", "down")),
-        *((name, ctypes.c_void_p) for name in ("attn_norm", "ffn_norm")),
+        *((name, ctypes.c_void_p) for name in VECTORS),
         *((name, ctypes.c_int64) for name in ("heads", "kv_heads", "head_dim")),
-        ("eps", ctypes.c_float),
+        *((name, ctypes.c_int64) for name in ("whole_norm", "window", "gelu")),
+        *((name, ctypes.c_float) for name in ("eps", "scale")),
     )
 
 
@@ -45,7 +46,7 @@ class CCache(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("k", "v")),
         *((name, ctypes.c_int64) for name in ("kind", "head_stride", "row_stride")),
-        *((name, ctypes.c_void_p) for name in ("cos", "sin", "readable", "count")),
+        *((name, ctypes.c_void_p) for name in ("cos", "sin", "queries", "readable", "count")),
     )
 
 
@@ -68,51 +69,45 @@ def _fp32(tensor: Tensor, shape: tuple[int, ...], what: str) -> Tensor:
 class NativeLayer:
     """One layer's weights as native.cpp reads them; keeps its tensors alive. Immutable.
 
-    Norms fp32 [d]; qkv [(heads + 2 kv_heads) head_dim, d], rows q, k, v; o [d, heads head_dim];
-    gate_up [2 F, d], rows gate, up; down [d, F]. Raises KernelUnavailable where a linear is not a
-    native kernel or a size is not a multiple of 8, ValueError where shapes disagree.
+    Norms and biases are those of `BlockShape.vectors`. Raises KernelUnavailable where a linear is
+    not a native kernel or a size is not a multiple of 8, ValueError where shapes disagree.
     """
 
-    attn_norm: Tensor
-    qkv: Linear
-    o: Linear
-    ffn_norm: Tensor
-    gate_up: Linear
-    down: Linear
-    eps: float
-    heads: int
-    kv_heads: int
-    head_dim: int
-    hidden: int = field(init=False)
+    weights: LayerWeights
+    shape: BlockShape
     sizes: tuple[object, ...] = field(init=False)
     nbytes: int = field(init=False)
     descriptor: CLayer = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        names = ("qkv", "o", "gate_up", "down")
-        linears = [_native(getattr(self, name), name) for name in names]
-        self.hidden = d = linears[0].shape[1]
-        self.nbytes = sum(linear.nbytes for linear in linears)
-        ffn, wide = linears[3].shape[1], self.heads * self.head_dim
-        expected = [
-            (wide + 2 * self.kv_heads * self.head_dim, d),
-            (d, wide),
-            (2 * ffn, d),
-            (d, ffn),
-        ]
-        found = [linear.shape for linear in linears]
-        if found != expected or self.heads % self.kv_heads:
-            raise ValueError(f"{names} have to be {expected}, not {found}")
-        if d % 8 or ffn % 8 or self.head_dim % 8:
-            sizes = f"{d}, {ffn} and {self.head_dim}"
+        shape = self.shape
+        linears = {name: _native(w, name) for name, w in self.weights.linears.items()}
+        found = {name: linear.shape for name, linear in linears.items()}
+        if found != shape.matrices or shape.heads % shape.kv_heads:
+            raise ValueError(f"the linears have to be {shape.matrices}, not {found}")
+        if not shape.in_eights:
+            sizes = f"{shape.hidden}, {shape.ffn} and {shape.head_dim}"
             raise KernelUnavailable(f"a fused layer needs sizes in multiples of 8, not {sizes}.")
-        self.sizes = (*found, self.heads, self.kv_heads)
-        norms = [_fp32(self.attn_norm, (d,), "attn_norm"), _fp32(self.ffn_norm, (d,), "ffn_norm")]
+        self.nbytes = sum(linear.nbytes for linear in linears.values())
+        self.sizes = (*found.values(), shape.heads, shape.kv_heads)
+        scale = shape.head_dim**-0.5 if shape.scale is None else shape.scale
         self.descriptor = CLayer(
-            *(linear.descriptor for linear in linears),
-            *(norm.data_ptr() for norm in norms),
-            *(self.heads, self.kv_heads, self.head_dim, self.eps),
+            *(linear.descriptor for linear in linears.values()),
+            *self._pointers(),
+            *(shape.heads, shape.kv_heads, shape.head_dim),
+            *(shape.qk_norm == "all", shape.window or 0, shape.activation == "gelu_tanh"),
+            *(shape.eps, scale),
         )
+
+    def _pointers(self) -> list[int | None]:
+        """Where each norm and bias lies, in the order of `VECTORS`; None where there is none."""
+        small, sizes = self.weights.small, self.shape.vectors
+        if small.keys() != sizes.keys():
+            raise ValueError(f"a layer with {sorted(sizes)} cannot have {sorted(small)}")
+        return [
+            _fp32(small[name], sizes[name], name).data_ptr() if name in small else None
+            for name in VECTORS
+        ]
 
 
 class NativeBank:
@@ -126,9 +121,9 @@ class NativeBank:
         kept: list[Tensor],
     ) -> None:
         self.layers = tuple(layers)
-        self.hidden = layers[0].hidden
+        self.hidden = layers[0].shape.hidden
         self.layer_bytes = max(layer.nbytes for layer in layers)
-        self.capacity = min(tensor.shape[-2] for tensor in [*slots, *kept[:2]])
+        self.capacity = min(tensor.shape[-2] for tensor in slots)
         pointers, numbers = ctypes.c_void_p * len(layers), ctypes.c_float * len(layers)
         descriptors = pointers(*(ctypes.addressof(layer.descriptor) for layer in layers))
         where = pointers(*(ctypes.addressof(cache) for cache in caches))
@@ -140,14 +135,19 @@ class NativeBank:
 class NativeStep:
     """Runs single rows through layers and the head, with `torch.get_num_threads()` threads.
 
-    cos, sin fp32 [capacity, head_dim] are the model's RoPE tables. Results do not depend on the
-    number of threads. Not for two Python threads at once.
+    `ropes` are the model's RoPE tables, fp32 [capacity, head_dim], which the layers' shapes count.
+    Results do not depend on the number of threads. Not for two Python threads at once.
     """
 
-    def __init__(self, cos: Tensor, sin: Tensor, library: NativeLibrary | None = None) -> None:
+    def __init__(self, ropes: Sequence[Rope], library: NativeLibrary | None = None) -> None:
         library = load_library() if library is None else library
-        self._cos = _fp32(cos, (cos.shape[0], cos.shape[-1]), "cos")
-        self._sin = _fp32(sin, tuple(cos.shape), "sin")
+        self._ropes = tuple(ropes)
+        for rope in self._ropes:
+            size = (rope.cos.shape[0], rope.cos.shape[-1])
+            _fp32(rope.cos, size, "cos")
+            _fp32(rope.sin, size, "sin")
+            if rope.queries is not None:
+                _fp32(rope.queries, size[:1], "queries")
         self._layers, self._heads = (
             {hold: library.function(name, None, arguments, hold) for hold in (True, False)}
             for name, arguments in (("river_layers", "ppnpnnip"), ("river_head", "ppdppi"))
@@ -179,18 +179,28 @@ class NativeStep:
         ]
         if len({layer.sizes for layer in layers}) != 1:
             raise ValueError("the layers of a bank have to be of the same sizes")
-        return NativeBank(layers, caches, [*ks, *vs], [self._cos, self._sin, rows, counts])
+        tables = [t for rope in self._ropes for t in (rope.cos, rope.sin)]
+        return NativeBank(layers, caches, [*ks, *vs, *tables], [rows, counts])
 
     def _cache(self, layer: NativeLayer, k: Tensor, v: Tensor, readable: tuple[int, int]) -> CCache:
         """The descriptor of k and v, once they are known to fit the layer."""
-        size = (layer.kv_heads, k.shape[1], layer.head_dim)
+        shape = layer.shape
+        size = (shape.kv_heads, k.shape[1], shape.head_dim)
         fits = k.shape == v.shape == size and k.stride() == v.stride() and k.stride(2) == 1
         if not (fits and k.dtype == v.dtype and k.dtype in TYPES and k.device.type == "cpu"):
             raise ValueError(f"k and v have to be alike, 16 or 32 bits, {size}, not {k.shape}")
-        if self._cos.shape[1] != layer.head_dim:
-            raise ValueError(f"cos has {self._cos.shape[1]} columns for heads of {layer.head_dim}")
         pointers = (k.data_ptr(), v.data_ptr(), TYPES.index(k.dtype), k.stride(0), k.stride(1))
-        return CCache(*pointers, self._cos.data_ptr(), self._sin.data_ptr(), *readable)
+        return CCache(*pointers, *self._turns(shape), *readable)
+
+    def _turns(self, shape: BlockShape) -> tuple[int | None, int | None, int | None]:
+        """Where the RoPE factors of a layer lie; None where it has none."""
+        if shape.rope is None:
+            return None, None, None
+        rope = self._ropes[shape.rope]
+        if rope.cos.shape[1] != shape.head_dim:
+            raise ValueError(f"cos has {rope.cos.shape[1]} columns for heads of {shape.head_dim}")
+        queries = None if rope.queries is None else rope.queries.data_ptr()
+        return rope.cos.data_ptr(), rope.sin.data_ptr(), queries
 
     def run(
         self, bank: NativeBank, h: Tensor, position: int, first: int, last: int, parts: int = BOTH

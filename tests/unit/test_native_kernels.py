@@ -13,11 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from river_core.block import Rope
 from river_core.errors import CacheFull, KernelUnavailable
 from river_core.execution.native import NativeLayer, NativeStep
 from river_core.kernels.base import Linear, QuantMatrix
 from river_core.kernels.native import FEW_ROWS, NativeDense, NativeInt4, NativeInt8
 from river_core.kernels.native_library import NativeLibrary, load_library
+from river_core.layer import BlockShape, LayerWeights
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to build them with")
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -152,39 +154,44 @@ def test_codes_survive_outliers_and_refuse_what_fp16_cannot_hold(
         CODED[bits](replace(matrix, code_bits=12 - bits), library)
 
 
-def rope(dim: int) -> tuple[Tensor, Tensor]:
+def rope(dim: int) -> Rope:
     angles = torch.outer(torch.arange(CAPACITY), 10000.0 ** (-torch.arange(0, dim, 2) / dim))
-    return torch.cat([angles, angles], 1).cos(), torch.cat([angles, angles], 1).sin()
+    return Rope(torch.cat([angles, angles], 1).cos(), torch.cat([angles, angles], 1).sin())
 
 
-def fused(kind: str, repeat: int, dim: int, library: NativeLibrary) -> NativeLayer:
+def fused(
+    kind: str, repeat: int, dim: int, library: NativeLibrary, **options: object
+) -> NativeLayer:
+    """A layer of random weights: norms U(0.5, 1.5), biases N(0, 0.5)."""
     kv_heads, d, ffn = 4 if dim == 32 else 2, 256 if kind.endswith("-128") else 192, 384
-    wide = repeat * kv_heads * dim
-    shapes = ((wide + 2 * kv_heads * dim, d), (d, wide), (2 * ffn, d), (d, ffn))
-    qkv, o, gate_up, down = (make(n, k, kind, library) for n, k in shapes)
-    a, b = 0.5 + torch.rand(2, d)
-    return NativeLayer(a, qkv, o, b, gate_up, down, 1e-5, kv_heads * repeat, kv_heads, dim)
+    shape = BlockShape(d, kv_heads * repeat, kv_heads, dim, ffn, 1e-5, **options)
+    linears = {name: make(n, k, kind, library) for name, (n, k) in shape.matrices.items()}
+    small = {name: 0.5 + torch.rand(size) for name, size in shape.vectors.items()}
+    if shape.qkv_bias:
+        small["qkv_bias"] = 0.5 * torch.randn(shape.vectors["qkv_bias"])
+    return NativeLayer(LayerWeights.of(linears, small), shape)
 
 
 def reference(
-    w: NativeLayer, h: Tensor, kv: tuple[Tensor, Tensor], at: tuple[int, Tensor, Tensor]
+    layer: NativeLayer, h: Tensor, kv: tuple[Tensor, Tensor], at: tuple[int, Tensor, Tensor]
 ) -> tuple[Tensor, float, Tensor, Tensor]:
     """One row through a layer in fp32, over the rows in k and v: h', cosine, new k and v rows."""
     position, cos, sin = at
+    w, shape = layer.weights, layer.shape
 
     def turn(x: Tensor) -> Tensor:
         half = x.shape[-1] // 2
         return x * cos[position] + torch.cat([-x[:, half:], x[:, :half]], 1) * sin[position]
 
-    x = F.rms_norm(h, h.shape, w.attn_norm, w.eps)
-    qkv = (w.qkv.dense() @ x).view(-1, w.head_dim)
-    q, new_k, new_v = qkv.split([w.heads, w.kv_heads, w.kv_heads])
-    repeat = w.heads // w.kv_heads
+    x = F.rms_norm(h, h.shape, w.attn_norm, shape.eps)
+    qkv = (w.qkv.dense() @ x).view(-1, shape.head_dim)
+    q, new_k, new_v = qkv.split([shape.heads, shape.kv_heads, shape.kv_heads])
+    repeat = shape.heads // shape.kv_heads
     keys, values = (t[:, : position + 1].float().repeat_interleave(repeat, 0) for t in kv)
-    scores = (keys @ turn(q).unsqueeze(-1)).squeeze(-1) / math.sqrt(w.head_dim)
+    scores = (keys @ turn(q).unsqueeze(-1)).squeeze(-1) / math.sqrt(shape.head_dim)
     mixed = (scores.softmax(-1).unsqueeze(1) @ values).flatten()
-    y = h + w.o.dense() @ mixed
-    gate, up = (w.gate_up.dense() @ F.rms_norm(y, y.shape, w.ffn_norm, w.eps)).chunk(2)
+    y = h + w.out.dense() @ mixed
+    gate, up = (w.gate_up.dense() @ F.rms_norm(y, y.shape, w.ffn_norm, shape.eps)).chunk(2)
     y = y + w.down.dense() @ (F.silu(gate) * up)
     return y, float(F.cosine_similarity(h, y, 0)), turn(new_k), new_v
 
@@ -198,17 +205,17 @@ def one(step: NativeStep, layer: NativeLayer, h: Tensor, k: Tensor, v: Tensor, a
 @pytest.mark.parametrize("repeat", [1, 3, 4])
 @pytest.mark.parametrize("dim", [32, 64, 128])
 def test_fused_layer(library: NativeLibrary, kind: str, repeat: int, dim: int) -> None:
-    weights, tables, exact = fused(kind, repeat, dim, library), rope(dim), kind in DTYPES
-    step = NativeStep(*tables, library)
+    layer, table, exact = fused(kind, repeat, dim, library), rope(dim), kind in DTYPES
+    step, heads = NativeStep([table], library), layer.shape.kv_heads
     for dtype, ulp in ((torch.float32, 0.0), (torch.float16, 2**-10), (torch.bfloat16, 2**-7)):
-        both = torch.full((2, weights.kv_heads, CAPACITY, dim), math.nan, dtype=dtype)
+        both = torch.full((2, heads, CAPACITY, dim), math.nan, dtype=dtype)
         k, v = both
         for position in (0, 1, 63, 300):
-            both[:, :, :position] = torch.randn(2, weights.kv_heads, position, dim)
-            h = torch.randn(weights.hidden) * 3
+            both[:, :, :position] = torch.randn(2, heads, position, dim)
+            h = torch.randn(layer.shape.hidden) * 3
             found = h.clone()
-            similarity = one(step, weights, found, k, v, position)
-            y, cosine, new_k, new_v = reference(weights, h, (k, v), (position, *tables))
+            similarity = one(step, layer, found, k, v, position)
+            y, cosine, new_k, new_v = reference(layer, h, (k, v), (position, table.cos, table.sin))
             for cache, row in ((k, new_k), (v, new_v)):
                 limit = row.abs() * ulp + (DENSE_ERROR if exact else CODED_ERROR) * row.abs().max()
                 assert ((cache[:, position].float() - row).abs() <= limit).all()
@@ -220,7 +227,7 @@ def test_fused_layer(library: NativeLibrary, kind: str, repeat: int, dim: int) -
 
 def test_fused_layer_refuses_what_it_cannot_run(library: NativeLibrary) -> None:
     layer = fused("fp32", 3, 64, library)
-    step = NativeStep(*rope(64), library)
+    step = NativeStep([rope(64)], library)
     h, k, v = torch.randn(192), *torch.zeros(2, 2, CAPACITY, 64)
     for row, values, position, expected, match in (
         (h, v, -1, CacheFull, "position -1"),

@@ -19,6 +19,9 @@ from tests.unit.test_native_kernels import (  # noqa: F401 (fixtures)
 from tests.unit.test_native_kernels import (
     test_fused_layer as fused_layer_equals_torch,
 )
+from tests.unit.test_native_options import (
+    test_each_option as option_equals_torch,
+)
 
 
 def attempt(monkeypatch: pytest.MonkeyPatch, where: Path, script: str) -> str:
@@ -65,6 +68,8 @@ def test_portable_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     portable = load_library(tmp_path)
     for kind in ("fp16", "bf16", *CODED_KINDS):
         fused_layer_equals_torch(portable, kind, 4, 64)
+    for option in ("as Gemma 3", "as OLMo 2", "biases and norms"):
+        option_equals_torch(portable, "bf16", option)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no /proc/self/maps here")

@@ -27,7 +27,7 @@ KINDS = ["fp32", "bf16", "int4-64", "int8-64"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_halves_are_a_whole(library: NativeLibrary, kind: str) -> None:  # noqa: F811
     torch.set_num_threads(2)
-    step, layer = NativeStep(*rope(64), library), fused(kind, 3, 64, library)
+    step, layer = NativeStep([rope(64)], library), fused(kind, 3, 64, library)
     k, v = torch.randn(2, 2, CAPACITY, 64)
     bank, start = step.bank([layer], [k], [v]), torch.randn(192)
     whole, halves = start.clone(), start.clone()
@@ -46,7 +46,7 @@ def test_two_halves_are_a_whole(library: NativeLibrary, kind: str) -> None:  # n
 def test_keys_and_values_alone(library: NativeLibrary, kind: str, threads: int) -> None:  # noqa: F811
     """The rows that the whole layer would write, in every layer, and nothing else."""
     torch.set_num_threads(threads)
-    step, layers = NativeStep(*rope(64), library), [fused(kind, 3, 64, library) for _ in range(3)]
+    step, layers = NativeStep([rope(64)], library), [fused(kind, 3, 64, library) for _ in range(3)]
     k, v = torch.randn(2, 3, 2, CAPACITY, 64)
     other_k, other_v = k.clone(), v.clone()
     h = torch.randn(192)
@@ -63,7 +63,7 @@ def test_keys_and_values_alone(library: NativeLibrary, kind: str, threads: int) 
 def test_missing_rows_are_never_read(library: NativeLibrary, kind: str, seen: list[int]) -> None:  # noqa: F811
     """Attention over the readable rows equals a cache that holds only those."""
     torch.set_num_threads(2)
-    step, layer = NativeStep(*rope(64), library), fused(kind, 4, 64, library)
+    step, layer = NativeStep([rope(64)], library), fused(kind, 4, 64, library)
     k, v = torch.full((2, 2, CAPACITY, 64), math.nan)
     for side in (k, v):
         side[:, seen] = torch.randn(2, len(seen), 64)
@@ -73,9 +73,10 @@ def test_missing_rows_are_never_read(library: NativeLibrary, kind: str, seen: li
     found = h.clone()
     step.run(step.bank([layer], [k], [v], (rows, torch.tensor([len(seen)]))), found, position, 0, 1)
     # the same rows without holes: keys keep their own rotation, so only the own position is turned
-    cos, sin = (table.clone() for table in rope(64))
-    cos[len(seen)], sin[len(seen)] = cos[position], sin[position]
-    dense = NativeStep(cos, sin, library)
+    table = rope(64)
+    for side in (table.cos, table.sin):
+        side[len(seen)] = side[position]
+    dense = NativeStep([table], library)
     packed_k, packed_v = torch.zeros(2, 2, CAPACITY, 64)
     for packed, side in ((packed_k, k), (packed_v, v)):
         packed[:, : len(seen)] = side[:, seen]
@@ -86,7 +87,7 @@ def test_missing_rows_are_never_read(library: NativeLibrary, kind: str, seen: li
 
 @pytest.mark.parametrize("size", [1, 3, 5, 127, 128, 129, 1000, 49152])
 def test_choice_equals_torch(library: NativeLibrary, size: int) -> None:  # noqa: F811
-    step = NativeStep(*rope(64), library)
+    step = NativeStep([rope(64)], library)
     for draw in range(8):
         logits = 4 * torch.randn(size)
         if draw % 2:
@@ -115,6 +116,6 @@ def test_choice_says_when_logits_are_not_finite(
 ) -> None:
     logits = torch.randn(900)
     logits[place] = bad
-    _, logprob, entropy = NativeStep(*rope(64), library).choice(logits, None, 5)
+    _, logprob, entropy = NativeStep([rope(64)], library).choice(logits, None, 5)
     assert not math.isfinite(logprob)
     assert not math.isfinite(entropy)

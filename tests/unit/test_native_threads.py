@@ -58,14 +58,15 @@ def steps(
     library: NativeLibrary,
 ) -> list[Tensor]:
     """Everything that rows through two layers leave behind: states, cosines, keys and values."""
-    step = NativeStep(*rope(layers[0].head_dim), library)
+    shape = layers[0].shape
+    step = NativeStep([rope(shape.head_dim)], library)
     generator = torch.Generator().manual_seed(3)
-    size = (2, 2, layers[0].kv_heads, CAPACITY, layers[0].head_dim)
+    size = (2, 2, shape.kv_heads, CAPACITY, shape.head_dim)
     k, v = torch.randn(size, generator=generator).to(dtype)
     bank = step.bank(layers, k.unbind(), v.unbind())
     seen: list[Tensor] = []
     for position in LONG:
-        h = torch.randn(layers[0].hidden, generator=generator)
+        h = torch.randn(shape.hidden, generator=generator)
         step.keys_values(bank, h, position + 1, 0, 2)
         seen += [k[:, :, position + 1].clone(), v[:, :, position + 1].clone()]
         if together:
@@ -109,7 +110,7 @@ def heard(step: NativeStep, norm: Tensor, head: Linear, h: Tensor, size: int) ->
 @pytest.mark.parametrize("size", [3, 331, 4097])
 def test_head_and_choice(library: NativeLibrary, kind: str, size: int) -> None:
     head, norm, h = make(size, 576, kind, library), torch.rand(576), torch.randn(576)
-    step = NativeStep(*rope(64), library)
+    step = NativeStep([rope(64)], library)
     once = heard(step, norm, head, h, size)
     assert error(once[0], F.rms_norm(h, h.shape, norm, 1e-5), head) < CODED_ERROR
     for threads in THREADS:
