@@ -30,7 +30,7 @@ def test_products(shape: tuple[int, int], kind: str, gated: bool) -> None:
     if kind == "int4":
         linear = triton_int4(random_matrix(shape, 64, seed=1).to(CUDA))
     else:
-        linear = triton_dense(random_weight(shape, seed=1).to(CUDA).half())
+        linear = triton_dense(random_weight(shape, torch.float16).to(CUDA))
     (n, k), x = shape, drawn(1, shape[1])
     norm, width = drawn(k, seed=3).abs(), n // 2 if gated else n
     residual = None if gated else drawn(1, n, seed=4)
