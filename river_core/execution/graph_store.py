@@ -18,6 +18,7 @@ from torch import Tensor
 from ..layer import LayerWeights
 from ..model import RiverModel
 from .device import Device, Graph, weight_ids
+from .kernel_pieces import pieces_on
 from .pieces import Attention, Pieces, State
 
 OFTEN = 3  # times that a span of layers is asked for before it has a graph of its own
@@ -45,11 +46,11 @@ class GraphStore:
         self.captures = self.step = 0
         self._graphs: dict[Key, Graph] = {}
         self._asked: Counter[Key] = Counter()
-        self._warm: set[tuple[str, int]] = set()
+        self._warm: set[tuple[str, int, tuple[str, ...]]] = set()
         self._ready: set[int] = set()  # reaches
         keys, values = (side.unbind(0) for side in (model.cache.k, model.cache.v))
         self.state = State.on(device, model, keys, values)
-        self._pieces = Pieces(self.model, self.state, self.attention)
+        self._pieces = pieces_on(self.model, device, self.state, attention)
 
     def serves(self, model: RiverModel) -> bool:
         """Whether the graphs are of this model's own tensors."""
@@ -125,7 +126,7 @@ class GraphStore:
     @torch.inference_mode()
     def _capture(self, key: Key, scratch: Pieces | None) -> None:
         """Make the graph; with `scratch` the first of its kind is warmed up on that."""
-        kind = key.kind, key.reach
+        kind = key.kind, key.reach, self._kernels(key)
         warm_up = None
         if scratch is not None and kind not in self._warm:
             warm_up = _piece(scratch, key)
@@ -133,6 +134,12 @@ class GraphStore:
         self._graphs[key] = self.device.capture(key, fn, reads=self._reads(key), warm_up=warm_up)
         self._warm.add(kind)
         self.captures += 1
+
+    def _kernels(self, key: Key) -> tuple[str, ...]:
+        """The kernels of a key's first layer, each of which has to be warm before a capture."""
+        bank = self.model.river if key.kind == RIVER else self.model.backbone
+        weights = bank[key.first - 1] if key.last else None
+        return () if weights is None else tuple(x.name for x in weights.linears.values())
 
     def _reads(self, key: Key) -> frozenset[int]:
         """The weights whose addresses the graph of a key holds."""

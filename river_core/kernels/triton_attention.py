@@ -12,6 +12,35 @@ import triton.language as tl
 
 
 @triton.jit
+def _gather(
+    q, keys, values, base, start, end, turns, best, total, acc,
+    DIM: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """Add `turns` times SLOTS slots from `start`, those before `end`, to what q has gathered.
+
+    `base` is the first slot of the KV head; best and total [SHARED] and acc [SHARED, DIM] are the
+    greatest score, the sum of weights and that of weighted values.
+    """
+    dim = tl.arange(0, DIM)
+    for turn in range(turns):
+        slot = start + turn * SLOTS + tl.arange(0, SLOTS)
+        held = slot < end
+        at = (base + slot)[:, None] * DIM + dim[None, :]
+        k = tl.load(keys + at, mask=held[:, None], other=0.0).to(tl.float32)
+        v = tl.load(values + at, mask=held[:, None], other=0.0).to(tl.float32)
+        score = tl.sum(q[:, None, :] * k[None, :, :], axis=2)
+        score = tl.where(held[None, :], score, float("-inf"))
+        top = tl.maximum(best, tl.max(score, axis=1))
+        reference = tl.where(top == float("-inf"), 0.0, top)  # a split that holds no slot
+        weight = tl.exp(score - reference[:, None])
+        decay = tl.exp(best - reference)
+        total = total * decay + tl.sum(weight, axis=1)
+        acc = acc * decay[:, None] + tl.sum(weight[:, :, None] * v[None, :, :], axis=1)
+        best = top
+    return best, total, acc
+
+
+@triton.jit
 def attend_parts(
     query, keys, values, position, parts, bests, totals, capacity, window, scale,
     QUERIES: tl.constexpr, SHARED: tl.constexpr, DIM: tl.constexpr, SLOTS: tl.constexpr,
@@ -30,21 +59,9 @@ def attend_parts(
     total = tl.zeros([SHARED], tl.float32)
     acc = tl.zeros([SHARED, DIM], tl.float32)
     start = first + tl.program_id(1) * turns * SLOTS
-    for turn in range(turns):
-        slot = start + turn * SLOTS + tl.arange(0, SLOTS)
-        held = slot < length
-        at = (head * capacity + slot)[:, None] * DIM + dim[None, :]
-        k = tl.load(keys + at, mask=held[:, None], other=0.0).to(tl.float32)
-        v = tl.load(values + at, mask=held[:, None], other=0.0).to(tl.float32)
-        score = tl.sum(q[:, None, :] * k[None, :, :], axis=2)
-        score = tl.where(held[None, :], score, float("-inf"))
-        top = tl.maximum(best, tl.max(score, axis=1))
-        base = tl.where(top == float("-inf"), 0.0, top)  # a split that holds no slot
-        weight = tl.exp(score - base[:, None])
-        decay = tl.exp(best - base)
-        total = total * decay + tl.sum(weight, axis=1)
-        acc = acc * decay[:, None] + tl.sum(weight[:, :, None] * v[None, :, :], axis=1)
-        best = top
+    best, total, acc = _gather(
+        q, keys, values, head * capacity, start, length, turns, best, total, acc, DIM, SLOTS
+    )
     place = own * SPLITS + tl.program_id(1)
     tl.store(parts + place * DIM + dim[None, :], acc, mask=there)
     tl.store(bests + place, best[:, None], mask=there)
@@ -112,21 +129,9 @@ def turn_and_attend_heads(
     acc = tl.where(split == 0, value.to(tl.float32)[None, :], tl.zeros([SHARED, DIM], tl.float32))
     turns = tl.cdiv(tl.cdiv(slot - first, SLOTS), SPLITS)
     start = first + split * turns * SLOTS
-    for turn in range(turns):
-        before = start + turn * SLOTS + tl.arange(0, SLOTS)
-        held = before < slot
-        at = (head * capacity + before)[:, None] * DIM + dim[None, :]
-        k = tl.load(keys + at, mask=held[:, None], other=0.0).to(tl.float32)
-        v = tl.load(values + at, mask=held[:, None], other=0.0).to(tl.float32)
-        score = tl.sum(q[:, None, :] * k[None, :, :], axis=2)
-        score = tl.where(held[None, :], score, float("-inf"))
-        top = tl.maximum(best, tl.max(score, axis=1))
-        base = tl.where(top == float("-inf"), 0.0, top)  # a split that holds no slot
-        weight = tl.exp(score - base[:, None])
-        decay = tl.exp(best - base)
-        total = total * decay + tl.sum(weight, axis=1)
-        acc = acc * decay[:, None] + tl.sum(weight[:, :, None] * v[None, :, :], axis=1)
-        best = top
+    best, total, acc = _gather(
+        q, keys, values, head * capacity, start, slot, turns, best, total, acc, DIM, SLOTS
+    )
     query = (head * QUERIES + row)[:, None]
     there = (row < QUERIES)[:, None]
     if SPLITS == 1:

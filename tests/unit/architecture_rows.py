@@ -52,7 +52,7 @@ _CORE: Rows = (
         *("execution/split.py",),
         *("execution/device.py", "execution/fake_device.py", "execution/host_poll.py"),
         "execution/cuda_device.py",
-        *("execution/pieces.py", "execution/kernel_attention.py"),
+        *("execution/pieces.py", "execution/kernel_attention.py", "execution/kernel_pieces.py"),
         *("execution/graph_store.py", "execution/graphs.py"),
         "execution/__init__.py",
     ),
