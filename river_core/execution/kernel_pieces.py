@@ -59,6 +59,12 @@ class KernelPieces(Pieces):
     device: Device
     room: Room
 
+    def buffers(self) -> list[Tensor]:
+        """Tensors on the device that stay for as long as the pieces do, for the memory ledger."""
+        room = self.room
+        own = [room.qkv, room.middle, room.fresh, room.gated, room.arrived]
+        return [*super().buffers(), *own]
+
     def backbone(self, first: int, last: int, reach: int) -> None:
         """Backbone layers first..last, each of which posts its similarity."""
         for layer in range(first, last + 1):
