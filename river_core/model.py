@@ -143,7 +143,11 @@ class RiverModel:
 
     def eagerly(self) -> RiverModel:
         """The same model, sharing everything, whose steps run in plain torch: the reference."""
-        return replace(self, info=replace(self.info, execution="eager"))
+        return self.running("eager")
+
+    def running(self, execution: str) -> RiverModel:
+        """The same model, sharing everything, whose steps run as LoadSettings' `execution` says."""
+        return replace(self, info=replace(self.info, execution=execution))
 
     def set_resident(self, layers: int | str) -> None:
         """Keep the first `layers` backbone layers (entry layer - 1 to L), evict or restore others.

@@ -117,16 +117,18 @@ class GraphStore:
                 self.device.notes = tuple(dict.fromkeys((*self.device.notes, note)))
         return what not in self._refused
 
-    def spans(self, kind: str, first: int, last: int, reach: int) -> list[Graph] | None:
+    def spans(
+        self, kind: str, first: int, last: int, reach: int, *, whole: bool = True
+    ) -> list[Graph] | None:
         """Graphs that together run layers first..last: one for all where that is asked often.
 
-        None where there can be none.
+        With `whole` False always one for each layer. None where there can be none.
         """
         if first > last:
             return []
-        whole = Key(kind, first, last, reach)
-        if first < last and self._worth(whole):
-            graph = self.seek(whole)
+        key = Key(kind, first, last, reach)
+        if whole and first < last and self._worth(key):
+            graph = self.seek(key)
             if graph is not None:
                 return [graph]
         found = [self.seek(Key(kind, n, n, reach)) for n in range(first, last + 1)]

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..cache import Rows
 from ..errors import KernelUnavailable
 from ..model import RiverModel
+from ..settings import LAYER_GRAPHS
 from .device import STEPS, Device, Then
 from .eager import EagerExecution, check_finite
 from .graph_store import BACKBONE, RIVER, GraphStore, Key
@@ -37,6 +38,9 @@ class GraphExecution(EagerExecution):
 
     def __init__(self, model: RiverModel, store: GraphStore) -> None:
         super().__init__(model)
+        self._by_layer = model.info.execution == LAYER_GRAPHS
+        if self._by_layer:
+            self.name = f"{self.name}, one per layer"
         self._store, self._device, self._static = store, store.device, store.state
         self.notes = store.device.notes
         self._single = self._embedded = False
@@ -69,7 +73,7 @@ class GraphExecution(EagerExecution):
 
     def _launch(self, kind: str, first: int, last: int) -> bool:
         """Launch layers first..last; False, and nothing is done, where there are no graphs."""
-        graphs = self._store.spans(kind, first, last, self._reach)
+        graphs = self._store.spans(kind, first, last, self._reach, whole=not self._by_layer)
         for graph in graphs or []:
             self._device.launch(graph)
         return graphs is not None
