@@ -58,7 +58,7 @@ def test_evicting_and_restoring_under_graphs_changes_nothing() -> None:
 @needs_ampere
 @pytest.mark.parametrize("settings", [SCHEDULE, {"threshold": 0.8}], ids=str)
 def test_graphs_of_the_fused_kernels_equal_eager_torch(settings) -> None:
-    """Triton's products in every layer, whatever the chooser would take; fp32 arithmetic in both."""
+    """Triton's products in every layer, whatever the chooser takes; fp32 arithmetic in both."""
     model = random_model("tiny", dtype="bfloat16", capacity=600, device=CUDA)
     fused = of_triton(model)
     plain = replace(fused.eagerly(), kept={})
