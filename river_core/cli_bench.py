@@ -10,6 +10,7 @@ from typing import Any
 from .cli_run import DEFAULT_MODEL, add_model_arguments, load_model
 from .cli_terminal import ProgressLine
 from .errors import SettingsError
+from .settings import EXECUTIONS
 
 PROMPT = "Explain in a few sentences why the sky is blue at noon and red in the evening."
 MEAN_EXIT = 3.79  # the paper's
@@ -28,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tokens", type=int, default=64, help="tokens per run (default 64)")
     parser.add_argument("--rounds", type=int, default=5, help="timed runs per row (default 5)")
+    parser.add_argument(
+        "--execution",
+        choices=EXECUTIONS,
+        default=EXECUTIONS[0],
+        help="how steps run: auto, in eager torch, or by CUDA graphs of one layer each",
+    )
     parser.add_argument("--threads", type=int, default=None, help="CPU threads (default: torch's)")
     _add_rows(parser)
     parser.add_argument("--json", action="store_true", help="print JSON Lines")
@@ -103,6 +110,7 @@ def _bench(args: argparse.Namespace) -> int:
     reports = []
     try:
         model, prompts, refused = _random(args) if args.shape else _loaded(args)
+        model = model.running(args.execution)
         for report in bench_run.run(model, prompts, _wanted(args, model), refused, progress):
             progress.done()
             _print(args, report)

@@ -6,6 +6,7 @@ Random weights: similarities mean nothing, so exits are forced by a schedule.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from .bench import interleave, rows
@@ -17,6 +18,7 @@ from .gpu_bench import MEAN_EXIT, Bench, Facts, built
 from .model import RiverModel
 from .peers import HFGenerate
 from .records import RunRecord
+from .settings import LAYER_GRAPHS
 
 EXITS = (MEAN_EXIT, 8.0)
 CLOSE = 0.05  # of the norm of the logits: another order of sums in 16 bits, not another result
@@ -71,6 +73,8 @@ def decode(bench: Bench) -> Iterator[Facts]:
     """The large shape: backbone, full quantization and River in one loop, interleaved.
 
     The row at threshold 1 reads every layer's similarity and never leaves: what deciding costs.
+    Backbone and River stand in further rows by graphs of one layer each, and by graphs of all the
+    layers that follow as well, which the other rows have too.
     """
     spec, sentence = bench.largest()
     if sentence is not None:
@@ -79,12 +83,23 @@ def decode(bench: Bench) -> Iterator[Facts]:
     yield {"shape": spec.name, "layers": spec.layers, "capacity": model.capacity}
     yield {"prompt": len(bench.prompt), "tokens": bench.tokens, "rounds": bench.rounds}
     yield {"kernels": dict(model.info.kernels), "notes": [*model.info.notes]}
-    contenders = engines(model, bench.prompt, bench.tokens, [1.0], EXITS)
+    usual = engines(model, bench.prompt, bench.tokens, [1.0], EXITS)
+    contenders = [*usual, *_by_graphs(usual[0]), *_by_graphs(usual[3])]
     quick = rows(contenders, interleave(contenders, bench.tokens, 1))
     yield {"one round": [_line(row) for row in quick]}
     found = rows(contenders, interleave(contenders, bench.tokens, bench.rounds))
-    yield {"rows": [_line(row) for row in found]}
+    yield {"rows": [_line(row) for row in found[: len(usual)]]}
+    yield {"graphs": [_line(row) | {"kernels": row.kernels} for row in found[len(usual) :]]}
     yield from _spans(model)
+
+
+def _by_graphs(engine: Engine) -> list[Engine]:
+    """An engine by graphs of one layer each, and by graphs of all layers that follow as well."""
+    ways = {"per-layer graphs": LAYER_GRAPHS, "suffix graphs": "auto"}
+    return [
+        replace(engine, name=f"{engine.name}, {name}", model=engine.model.running(way))
+        for name, way in ways.items()
+    ]
 
 
 def _spans(model: RiverModel) -> Iterator[Facts]:

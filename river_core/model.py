@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakSet
 
 import torch
@@ -27,6 +27,15 @@ from .settings import QuantSpec
 
 Progress = Callable[[str, float | None], None]
 Bank = list[LayerWeights | None]  # in order of the layers; None: not there
+
+
+@runtime_checkable
+class Buffered(Protocol):
+    """What an engine keeps with a model and has tensors of its own."""
+
+    def buffers(self) -> list[Tensor]:
+        """Tensors on the device beside the model's own."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -134,7 +143,11 @@ class RiverModel:
 
     def eagerly(self) -> RiverModel:
         """The same model, sharing everything, whose steps run in plain torch: the reference."""
-        return replace(self, info=replace(self.info, execution="eager"))
+        return self.running("eager")
+
+    def running(self, execution: str) -> RiverModel:
+        """The same model, sharing everything, whose steps run as LoadSettings' `execution` says."""
+        return replace(self, info=replace(self.info, execution=execution))
 
     def set_resident(self, layers: int | str) -> None:
         """Keep the first `layers` backbone layers (entry layer - 1 to L), evict or restore others.
@@ -224,10 +237,15 @@ class RiverModel:
             ("river", _linear_tensors(river)),
             ("norms", [*_norm_tensors(backbone + river), self.final_norm]),
             ("kv", self.cache.tensors()),
-            ("buffers", rope),
+            ("buffers", [*rope, *self._engines_buffers()]),
         ]
         seen: set[int] = set()
         return {name: sum(_fresh_bytes(t, seen) for t in tensors) for name, tensors in parts}
+
+    def _engines_buffers(self) -> list[Tensor]:
+        """Tensors that what engines keep, such as graphs, work on."""
+        stores = (kept for kept in self.kept.values() if isinstance(kept, Buffered))
+        return [t for store in stores for t in store.buffers()]
 
 
 def _linear_tensors(layers: list[LayerWeights]) -> list[Tensor]:

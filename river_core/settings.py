@@ -17,9 +17,9 @@ from .errors import SettingsError
 
 EXITS = ("similarity", "confidence", "gap", "fixed", "schedule", "oracle")
 HEADS, PREFILLS = ("river", "lens"), ("exit", "full")
-DEVICES = ("auto", "cpu", "cuda", "mps")
-DTYPES = ("auto", "float32", "float16", "bfloat16")
-EXECUTIONS = ("auto", "eager")
+DEVICES, DTYPES = ("auto", "cpu", "cuda", "mps"), ("auto", "float32", "float16", "bfloat16")
+LAYER_GRAPHS = "layer-graphs"  # a CUDA graph for each layer, and none for layers often run together
+EXECUTIONS = ("auto", "eager", LAYER_GRAPHS)
 GROUP_SIZES, METHODS = (32, 64, 128), ("hqq", "rtn", "gptq", "awq")
 METADATA_BITS = 16  # of a group's scale and of its zero, as every int4 and int8 kernel keeps them
 

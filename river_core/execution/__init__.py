@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from ..errors import KernelUnavailable
 from ..model import RiverModel
+from ..settings import LAYER_GRAPHS
 from .base import Execution
 from .cuda_device import CudaDevice
 from .eager import EagerExecution
 from .fused import FusedExecution, can_fuse
 from .graphs import open_graphs
 from .split import SplitExecution
+
+NO_GRAPHS = f"execution={LAYER_GRAPHS!r} chooses between CUDA graphs, and this device has none."
 
 
 def open_execution(model: RiverModel) -> Execution:
@@ -27,7 +30,10 @@ def _engine(model: RiverModel) -> EagerExecution:
         return EagerExecution(model)
     if model.device.type == "cuda":
         return _on_cuda(model)
-    return FusedExecution(model) if can_fuse(model) else EagerExecution(model)
+    engine = FusedExecution(model) if can_fuse(model) else EagerExecution(model)
+    if model.info.execution == LAYER_GRAPHS:
+        engine.notes = (*engine.notes, NO_GRAPHS)
+    return engine
 
 
 def _on_cuda(model: RiverModel) -> EagerExecution:

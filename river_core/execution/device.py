@@ -50,13 +50,15 @@ class KernelCall:
     """One launch of a kernel that is no torch operation.
 
     `run` launches it on the GPU; `reference` does the same in plain torch and may read what the
-    device holds by then, as a kernel does; `writes` are the tensors that it changes.
+    device holds by then, as a kernel does; `writes` are the tensors that it changes, `reads` the
+    weights among those that it reads.
     """
 
     name: str
     run: Callable[[], None]
     reference: Callable[[], None]
     writes: Sequence[Tensor]
+    reads: Sequence[Tensor] = ()
 
 
 Then = tuple[Graph | None, Graph | None]

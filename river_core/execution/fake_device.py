@@ -37,6 +37,7 @@ class FakeGraph(Graph):
     nodes: list[Callable[[], None]] = field(default_factory=list)
     made: list[Tensor] = field(default_factory=list)  # whole storages, flat
     touched: set[int] = field(default_factory=set)  # addresses that it reads or writes
+    kernels: list[str] = field(default_factory=list)  # names of those that are no operations
 
     def replay(self) -> None:
         """Run the calls again, on the same storages; what they made is then lost."""
@@ -47,12 +48,17 @@ class FakeGraph(Graph):
 
 
 class FakeDevice:
-    """`seed` decides how much of the queue runs at each look; see the protocol for the rest."""
+    """`seed` decides how much of the queue runs at each look; see the protocol for the rest.
+
+    With `interpreted` kernels run themselves, as Triton's interpreter does on a CPU, and not their
+    references.
+    """
 
     name = "fake"
     notes: tuple[str, ...] = ()
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, *, interpreted: bool = False) -> None:
+        self._interpreted = interpreted
         self._random = random.Random(seed)
         self._queue: deque[tuple[str, Callable[[], None]]] = deque()
         self._graphs: list[FakeGraph] = []
@@ -155,12 +161,12 @@ class FakeDevice:
                 _poison(self._copies.pop(address))
 
     def kernel(self, call: KernelCall) -> None:
-        """Run the reference, now and whenever the graph of this capture is replayed."""
-        recorder = self._recorder
-        if recorder is None:
-            call.reference()
+        """Run it or its reference, now and whenever the graph of this capture is replayed."""
+        run = call.run if self._interpreted else call.reference
+        if self._recorder is None:
+            run()
         else:
-            recorder.call(call)
+            self._recorder.call(call, run)
 
     def clock(self) -> float:
         """How often a mailbox was looked at."""
@@ -213,13 +219,15 @@ class _Recorder(TorchDispatchMode):
 
         self._graph.nodes.append(node if fresh else lambda: void(func(*args, **kwargs)))
 
-    def call(self, call: KernelCall) -> None:
-        """Run and record a kernel's reference, of which the dispatcher is to see nothing."""
+    def call(self, call: KernelCall, run: Callable[[], None]) -> None:
+        """Run and record a kernel, of which the dispatcher is to see nothing."""
+        self._graph.touched |= {_address(t) for t in call.reads}
+        self._graph.kernels.append(call.name)
         with _disable_current_modes():
             for tensor in call.writes:
                 self._keep(tensor)
-            call.reference()
-        self._graph.nodes.append(call.reference)
+            run()
+        self._graph.nodes.append(run)
 
     def _keep(self, tensor: Tensor) -> None:
         """Remember what a storage that was there before the capture held."""

@@ -15,9 +15,11 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from ..errors import KernelUnavailable
 from ..layer import LayerWeights
 from ..model import RiverModel
 from .device import Device, Graph, weight_ids
+from .kernel_pieces import pieces_on
 from .pieces import Attention, Pieces, State
 
 OFTEN = 3  # times that a span of layers is asked for before it has a graph of its own
@@ -45,16 +47,21 @@ class GraphStore:
         self.captures = self.step = 0
         self._graphs: dict[Key, Graph] = {}
         self._asked: Counter[Key] = Counter()
-        self._warm: set[tuple[str, int]] = set()
+        self._warm: set[tuple[str, int, tuple[str, ...]]] = set()
         self._ready: set[int] = set()  # reaches
+        self._refused: set[int | Key] = set()  # reaches and graphs that could not be captured
         keys, values = (side.unbind(0) for side in (model.cache.k, model.cache.v))
         self.state = State.on(device, model, keys, values)
-        self._pieces = Pieces(self.model, self.state, self.attention)
+        self._pieces = pieces_on(self.model, device, self.state, attention)
 
     def serves(self, model: RiverModel) -> bool:
         """Whether the graphs are of this model's own tensors."""
         pairs = zip(_parts(model), _parts(self.model), strict=True)
         return all(mine is own for mine, own in pairs)
+
+    def buffers(self) -> list[Tensor]:
+        """Tensors on the device beside the model's own, for its memory ledger."""
+        return self._pieces.buffers()
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -84,20 +91,57 @@ class GraphStore:
                 self._capture(key, scratch)
         self._ready.add(reach)
 
+    def ready(self, reach: int) -> bool:
+        """Whether every piece for this reach is there by now; a note of the device says why not."""
+        return self._granted(reach, partial(self.prepare, reach), f"with {reach} slots")
+
     def find(self, key: Key) -> Graph:
-        """The graph of a key, captured where there is none yet."""
+        """The graph of a key, captured where there is none yet; may raise KernelUnavailable."""
         if key not in self._graphs:
             self._capture(key, None)
         return self._graphs[key]
 
-    def spans(self, kind: str, first: int, last: int, reach: int) -> list[Graph]:
-        """Graphs that together run layers first..last: one for all where that is asked often."""
-        whole = Key(kind, first, last, reach)
-        if first < last and whole not in self._graphs:
-            self._asked[whole] += 1
-            if self._asked[whole] < OFTEN or self._spans(reach) >= 2 * self.model.num_layers:
-                return [self.find(Key(kind, n, n, reach)) for n in range(first, last + 1)]
-        return [self.find(whole)] if first <= last else []
+    def seek(self, key: Key) -> Graph | None:
+        """As `find`, but None where there can be none; a note of the device says why."""
+        what = f"of {key.last - key.first + 1} layers"
+        return self._graphs[key] if self._granted(key, partial(self.find, key), what) else None
+
+    def _granted(self, what: int | Key, make: Callable[[], object], said: str) -> bool:
+        """Whether `make` works; what failed once is not tried again until layers are evicted."""
+        if what not in self._refused:
+            try:
+                make()
+            except (KernelUnavailable, torch.OutOfMemoryError) as reason:
+                self._refused.add(what)
+                note = f"Some steps {said} run without the graphs that they would need: {reason}"
+                self.device.notes = tuple(dict.fromkeys((*self.device.notes, note)))
+        return what not in self._refused
+
+    def spans(
+        self, kind: str, first: int, last: int, reach: int, *, whole: bool = True
+    ) -> list[Graph] | None:
+        """Graphs that together run layers first..last: one for all where that is asked often.
+
+        With `whole` False always one for each layer. None where there can be none.
+        """
+        if first > last:
+            return []
+        key = Key(kind, first, last, reach)
+        if whole and first < last and self._worth(key):
+            graph = self.seek(key)
+            if graph is not None:
+                return [graph]
+        found = [self.seek(Key(kind, n, n, reach)) for n in range(first, last + 1)]
+        there = [graph for graph in found if graph is not None]
+        return there if len(there) == len(found) else None
+
+    def _worth(self, whole: Key) -> bool:
+        """Whether a span of layers has a graph of its own, or is asked for often enough."""
+        if whole in self._graphs:
+            return True
+        self._asked[whole] += 1
+        often = self._asked[whole] >= OFTEN
+        return often and self._spans(whole.reach) < 2 * self.model.num_layers
 
     def _spans(self, reach: int) -> int:
         return sum(key.first < key.last and key.reach == reach for key in self._graphs)
@@ -110,7 +154,8 @@ class GraphStore:
         if gone:
             self.device.drop(gone)
             self._graphs = {key: g for key, g in self._graphs.items() if not g.dropped}
-        self._ready.clear()  # layers may have come back
+        self._ready.clear()  # layers may have come back, or left room
+        self._refused.clear()
 
     def _scratch(self) -> Pieces:
         """The same pieces on a state that nobody reads, one layer's cache for all of them."""
@@ -125,7 +170,7 @@ class GraphStore:
     @torch.inference_mode()
     def _capture(self, key: Key, scratch: Pieces | None) -> None:
         """Make the graph; with `scratch` the first of its kind is warmed up on that."""
-        kind = key.kind, key.reach
+        kind = key.kind, key.reach, self._kernels(key)
         warm_up = None
         if scratch is not None and kind not in self._warm:
             warm_up = _piece(scratch, key)
@@ -133,6 +178,12 @@ class GraphStore:
         self._graphs[key] = self.device.capture(key, fn, reads=self._reads(key), warm_up=warm_up)
         self._warm.add(kind)
         self.captures += 1
+
+    def _kernels(self, key: Key) -> tuple[str, ...]:
+        """The kernels of a key's first layer, each of which has to be warm before a capture."""
+        bank = self.model.river if key.kind == RIVER else self.model.backbone
+        weights = bank[key.first - 1] if key.last else None
+        return () if weights is None else tuple(x.name for x in weights.linears.values())
 
     def _reads(self, key: Key) -> frozenset[int]:
         """The weights whose addresses the graph of a key holds."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..cache import Rows
 from ..errors import KernelUnavailable
 from ..model import RiverModel
+from ..settings import LAYER_GRAPHS
 from .device import STEPS, Device, Then
 from .eager import EagerExecution, check_finite
 from .graph_store import BACKBONE, RIVER, GraphStore, Key
@@ -37,6 +38,9 @@ class GraphExecution(EagerExecution):
 
     def __init__(self, model: RiverModel, store: GraphStore) -> None:
         super().__init__(model)
+        self._by_layer = model.info.execution == LAYER_GRAPHS
+        if self._by_layer:
+            self.name = f"{self.name}, one per layer"
         self._store, self._device, self._static = store, store.device, store.state
         self.notes = store.device.notes
         self._single = self._embedded = False
@@ -48,14 +52,15 @@ class GraphExecution(EagerExecution):
         """Embed the rows' token ids: the residual stream becomes fp32 [R, d]."""
         self._device.follow()
         self._ahead = self._threshold = None
+        store = self._store
         self._single = len(rows) == 1 and self._model.cache.complete
+        if self._single:
+            self._reach = store.reach(rows.positions[0])
+            self._single = store.ready(self._reach)
         if not self._single:
             super().start(rows)
             return
-        store = self._store
         self._rows, self._host, self._embedded, self._done = rows, [], False, 0
-        self._reach = store.reach(rows.positions[0])
-        store.prepare(self._reach)
         store.step = store.step % STEPS + 1
         self._device.put(self._static.inputs, [rows.token_ids[0], rows.positions[0], store.step])
 
@@ -66,9 +71,12 @@ class GraphExecution(EagerExecution):
             self._device.put(self._static.threshold, [_rounded_down(threshold)])
             self._on_device = threshold
 
-    def _launch(self, kind: str, first: int, last: int) -> None:
-        for graph in self._store.spans(kind, first, last, self._reach):
+    def _launch(self, kind: str, first: int, last: int) -> bool:
+        """Launch layers first..last; False, and nothing is done, where there are no graphs."""
+        graphs = self._store.spans(kind, first, last, self._reach, whole=not self._by_layer)
+        for graph in graphs or []:
             self._device.launch(graph)
+        return graphs is not None
 
     def _take(self, kind: str, first: int) -> int:
         """The first layer that is not launched yet, of a kind asked for from `first` on."""
@@ -100,7 +108,10 @@ class GraphExecution(EagerExecution):
             self._embedded, first = True, own + 1
         self._embed()
         first = self._take(BACKBONE, first)
-        self._launch(BACKBONE, first, last)
+        if not self._launch(BACKBONE, first, last):
+            self._done = first - 1
+            self._leave()
+            super().backbone(first, last)
 
     def river(self, first: int, last: int) -> None:
         """Run river layers first..last on the rows, in place."""
@@ -109,18 +120,21 @@ class GraphExecution(EagerExecution):
             return
         self._embed()
         first = self._take(RIVER, first)
-        self._launch(RIVER, first, last)
+        if not self._launch(RIVER, first, last):
+            self._leave()
+            super().river(first, last)
 
     def _followers(self, layer: int) -> tuple[Then, int]:
         """What stands after a decision after `layer`: the next layer of either bank."""
-        find, model, reach = self._store.find, self._model, self._reach
+        seek, model, reach = self._store.seek, self._model, self._reach
         if self._threshold is None or layer == model.num_layers:
             return (None, None), 0
         following = layer + 1
-        leave = find(Key(RIVER, following, following, reach))
-        if following > model.resident:
-            return (leave, leave), following
-        return (find(Key(BACKBONE, following, following, reach)), leave), following
+        leave = stay = seek(Key(RIVER, following, following, reach))
+        if following <= model.resident:
+            stay = seek(Key(BACKBONE, following, following, reach))
+        known = leave is not None and stay is not None
+        return ((stay, leave), following) if known else ((None, None), 0)
 
     def read(self, layer: int) -> Sequence[float]:
         """Similarities of the rows after backbone `layer` of this pass, as host floats [R].
@@ -240,9 +254,9 @@ def open_graphs(
             device = make()
             kept = GraphStore(model, device, attention(model, device))
             kept.prepare(kept.reach(0))
-        except KernelUnavailable as reason:
+        except (KernelUnavailable, torch.OutOfMemoryError) as reason:
             model.kept[KEPT] = str(reason)
-            raise
+            raise KernelUnavailable(str(reason)) from reason
         model.kept[KEPT] = kept
         model.engines.add(kept)
     return GraphExecution(model, kept)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import KernelUnavailable
 from ..kernels import torch_step
-from ..kernels.triton_loading import load_triton
+from ..kernels.triton_loading import load_triton, require_power
 from ..layer import BlockShape
 from ..model import RiverModel
 from .device import Device, KernelCall
@@ -54,9 +54,7 @@ def _attend(*tensors: Tensor, scale: float, window: int | None) -> None:
 def attention_on(model: RiverModel, device: Device) -> Attention:
     """By the kernel; where it cannot run, masked attention, and the device's notes say why."""
     try:
-        dim = model.shape.head_dim
-        if dim & (dim - 1):
-            raise KernelUnavailable(f"Triton's attention needs heads of 2^n dimensions, not {dim}.")
+        require_power(model.shape.head_dim)
         load_triton(model.device)
     except KernelUnavailable as reason:
         said = f"Attention masks slots instead of counting them: {reason}"

@@ -60,6 +60,11 @@ class State:
             values=values,
         )
 
+    def tensors(self) -> list[Tensor]:
+        """What stands on the device and is this state's own: the mailbox is the host's."""
+        real = [self.threshold, self.hidden, self.before, self.logits, self.attended]
+        return [self.inputs, *real]
+
     @property
     def position(self) -> Tensor:
         """Where the row stands, int64 [1]."""
@@ -124,6 +129,10 @@ class Pieces:
     model: RiverModel
     state: State
     attention: Attention
+
+    def buffers(self) -> list[Tensor]:
+        """Tensors on the device that stay for as long as the pieces do, for the memory ledger."""
+        return self.state.tensors()
 
     def embed(self) -> None:
         """The token's row becomes the hidden state."""

@@ -55,7 +55,8 @@ CODED_ON = {
 }
 MEASURED = "two visits, cold"  # how: choices that were measured in other ways are not recalled
 DEQUANTISED = "dequantised"  # fp32 mode (exact), or where no such kernel runs: a dense kernel
-FUSED = "native"  # these kernels also run as one fused call per layer (execution/native.py) ...
+# these kernels also run fused: as one call per layer (execution/native.py), as a few launches
+FUSED = ("native", "triton")  # (execution/kernel_pieces.py) ...
 FUSED_WITHIN = 1.25  # ... which is worth more than this much lost on the products alone
 KEEP_WITHIN = 1.10
 TWICE_THE_MEMORY = 1.25  # fp32 has to be faster by this much to be chosen over 16 bits

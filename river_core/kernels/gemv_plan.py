@@ -7,12 +7,13 @@ work is cut depends on the shape alone, so that a result never depends on the ca
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from ..errors import KernelUnavailable
-from .base import QuantMatrix
+from .base import Linear, QuantMatrix
 
 SPAN = 64  # columns of one packing unit: 8 words of 8 codes
 GROUPS = (32, 64, 128)
@@ -35,6 +36,15 @@ class Fused:
 
 
 PLAIN = Fused()
+
+
+@runtime_checkable
+class FusedLinear(Linear, Protocol):
+    """A linear whose product also does what `Fused` says."""
+
+    def project(self, x: Tensor, out: Tensor, fused: Fused = PLAIN) -> Tensor:
+        """Product of x fp32 [M, K], M <= 8, and the rest into `out` fp32; returns it."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The parts of a one-row step beside its products, in plain torch: what triton_step.py is held to.
+"""The parts of a one-row step in plain torch: what triton_step.py is held to.
 
 The position and the limit of an exit are device tensors, and outputs are given: nothing here waits
 for the device or makes a tensor that a captured graph would have to keep.
@@ -9,6 +9,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from .base import Linear
+from .gemv_plan import PLAIN, Fused
 
 
 def turn_and_write(
@@ -72,3 +75,54 @@ def compare(before: Tensor, after: Tensor, limit: Tensor, similarity: Tensor, fl
     norms = torch.linalg.vector_norm(before) * torch.linalg.vector_norm(after)
     similarity.copy_(((before * after).sum() / norms).clamp(-1.0, 1.0))
     flag.copy_(similarity > limit)
+
+
+def turn_and_attend(
+    qkv: Tensor,
+    rope: tuple[Tensor, Tensor],
+    position: Tensor,
+    cached: tuple[Tensor, Tensor],
+    arrived: Tensor,
+    out: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+) -> None:
+    """`turn_and_write` and `attend` in one: the heads' attention fp32 [H, D] into `out`.
+
+    qkv, rope, position, scale and window as there; `cached` keys and values [kv_heads, capacity,
+    D]; arrived int32 [kv_heads] is for kernels that count, and is left alone.
+    """
+    queries = torch.empty_like(out)
+    turn_and_write(qkv, rope, position, queries, *cached)
+    attend(queries, *cached, position, out, scale=scale, window=window)
+
+
+def end_layer(
+    stream: tuple[Tensor, Tensor, Tensor], inputs: Tensor, limit: Tensor, words: Tensor, slot: int
+) -> None:
+    """Post a layer's similarity as a word, and move the residual stream on.
+
+    `stream` is (before, hidden, fresh), fp32 [1, d] each: the similarity is of the latter two, then
+    hidden becomes before and fresh becomes hidden. inputs int64 [3] holds the step last; limit fp32
+    [1]; words int64 [slots]: `slot` gets 31 bits of step, the flag "above the limit" and the bits
+    of the similarity.
+    """
+    before, hidden, fresh = stream
+    value, flag = limit.new_empty(1), limit.new_empty(1, dtype=torch.int32)
+    compare(hidden, fresh, limit, value, flag)
+    bits = value.view(torch.int32).long() & 0xFFFFFFFF
+    words[slot : slot + 1] = (inputs[2:3] << 33) | (flag.long() << 32) | bits
+    before.copy_(hidden)
+    hidden.copy_(fresh)
+
+
+def product(linear: Linear, x: Tensor, out: Tensor, fused: Fused = PLAIN) -> Tensor:
+    """What `linear.project` computes, x fp32 [M, K] into `out` fp32, a step after the other."""
+    if fused.norm is not None:
+        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + fused.eps) * fused.norm
+    y = linear(x)
+    if fused.gated:
+        gate, up = y.chunk(2, dim=-1)
+        y = F.silu(gate) * up
+    return out.copy_(y if fused.residual is None else y + fused.residual)

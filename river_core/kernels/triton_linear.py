@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -35,17 +37,29 @@ SCRATCH = 1 << 24  # numbers of a 4-bit matrix that stand dequantised at a time
 TURNS = {"columns": (512, 256, 128), "spans": (16, 8, 4)}  # of columns, of spans per program
 
 
+@dataclass(frozen=True)
+class Launch:
+    """What the kernels do not share: which one, how many units of columns first among the sizes
+    that it takes after the rows, and its constants."""
+
+    kernel: Any
+    sizes: tuple[int, ...]
+    constants: Mapping[str, int]
+
+
 class _Triton(ABC):
     """What both share: the launch, the second stage of a split product, and many rows of x."""
 
     name = ""
     bits = 0.0
 
-    def __init__(self, shape: tuple[int, int], cut: Cut, device: torch.device) -> None:
+    def __init__(
+        self, shape: tuple[int, int], cut: Cut, device: torch.device, launch: Launch
+    ) -> None:
         if device.type != "cuda" and isinstance(dense_product, triton.JITFunction):
             raise KernelUnavailable(f"{self.name} needs a CUDA GPU, not {device}.")
         self.shape = shape
-        self._cut = cut
+        self._cut, self._own = cut, launch
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [M, K] fp32 -> x W^T [M, N] fp32."""
@@ -87,20 +101,33 @@ class _Triton(ABC):
             )
         return out
 
-    @abstractmethod
     def _launch(
         self,
         grid: tuple[int, int, int],
         tensors: tuple[Tensor, ...],
         eps: float,
         flags: Mapping[str, int],
-    ) -> None: ...
+    ) -> None:
+        own, cut = self._own, self._cut
+        x, *rest = tensors
+        turns = triton.cdiv(triton.cdiv(own.sizes[0], cut.units), cut.splits)
+        own.kernel[grid](
+            *(x, *self.tensors(), *rest),
+            *(self.shape[0], *own.sizes, turns, eps),
+            ROWS=cut.rows,
+            num_warps=1,
+            **own.constants,
+            **flags,
+        )
 
     @abstractmethod
     def _many(self, x: Tensor) -> Tensor: ...
 
     @abstractmethod
     def dense(self) -> Tensor: ...
+
+    @abstractmethod
+    def tensors(self) -> list[Tensor]: ...
 
 
 class TritonDense(_Triton):
@@ -116,32 +143,10 @@ class TritonDense(_Triton):
                 f"{what}."
             )
         self.name, self.bits = kind, 16.0
-        super().__init__((n, k), cut or cut_of(n, k, TURNS["columns"]), weight.device)
+        cut = cut or cut_of(n, k, TURNS["columns"])
+        launch = Launch(dense_product, (k,), {"COLUMNS": cut.units})
+        super().__init__((n, k), cut, weight.device, launch)
         self.weight = weight.contiguous()
-
-    def _launch(
-        self,
-        grid: tuple[int, int, int],
-        tensors: tuple[Tensor, ...],
-        eps: float,
-        flags: Mapping[str, int],
-    ) -> None:
-        (n, k), cut = self.shape, self._cut
-        x, *rest = tensors
-        turns = triton.cdiv(triton.cdiv(k, cut.units), cut.splits)
-        dense_product[grid](
-            x,
-            self.weight,
-            *rest,
-            n,
-            k,
-            turns,
-            eps,
-            ROWS=cut.rows,
-            COLUMNS=cut.units,
-            num_warps=1,
-            **flags,
-        )
 
     def _many(self, x: Tensor) -> Tensor:
         return torch.nn.functional.linear(x.to(self.weight.dtype), self.weight).float()
@@ -171,36 +176,12 @@ class TritonInt4(_Triton):
                 "Triton's 4-bit kernel needs 4-bit codes in whole groups of 32, 64 or 128 and "
                 f"columns in multiples of 64, not {n} x {k} in groups of {group}."
             )
-        super().__init__((n, k), cut or cut_of(n, k // SPAN, TURNS["spans"]), matrix.codes.device)
+        cut = cut or cut_of(n, k // SPAN, TURNS["spans"])
+        constants = {"SPANS": cut.units, "GROUP": group}
+        launch = Launch(int4_product, (k // SPAN, k // group), constants)
+        super().__init__((n, k), cut, matrix.codes.device, launch)
         self.group, self.bits = group, 4.0 + 32.0 / group
         self.words, self.meta = pack_words(matrix.codes), pack_meta(matrix)
-
-    def _launch(
-        self,
-        grid: tuple[int, int, int],
-        tensors: tuple[Tensor, ...],
-        eps: float,
-        flags: Mapping[str, int],
-    ) -> None:
-        (n, k), cut = self.shape, self._cut
-        x, *rest = tensors
-        turns = triton.cdiv(triton.cdiv(k // SPAN, cut.units), cut.splits)
-        int4_product[grid](
-            x,
-            self.words,
-            self.meta,
-            *rest,
-            n,
-            k // SPAN,
-            k // self.group,
-            turns,
-            eps,
-            ROWS=cut.rows,
-            SPANS=cut.units,
-            GROUP=self.group,
-            num_warps=1,
-            **flags,
-        )
 
     def _many(self, x: Tensor) -> Tensor:
         step = max(1, SCRATCH // self.shape[1])

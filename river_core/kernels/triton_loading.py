@@ -50,6 +50,12 @@ def load_triton(device: torch.device) -> str:
     return str(triton.__version__)
 
 
+def require_power(dim: int) -> None:
+    """Raise KernelUnavailable where the attention kernels cannot take heads of this size."""
+    if dim & (dim - 1):
+        raise KernelUnavailable(f"Triton's attention needs heads of 2^n dimensions, not {dim}.")
+
+
 def _check(device: torch.device) -> None:
     kernel = triton_int4(random_matrix((16, 128), 64, seed=0).to(device))
     verify(kernel, torch.randn(1, 128, generator=torch.Generator().manual_seed(7)).to(device))

@@ -9,9 +9,9 @@ import torch
 import triton
 from torch import Tensor
 
-from ..errors import KernelUnavailable
-from .triton_attention import attend_joined, attend_parts
-from .triton_rows import compare_ends, turn_and_write_heads
+from .triton_attention import attend_joined, attend_parts, turn_and_attend_heads
+from .triton_loading import require_power
+from .triton_rows import compare_ends, end_of_layer, turn_and_write_heads
 
 COMPARED = 1024  # columns that `compare` takes at a time
 TILE = 4096  # products of queries and keys that a program holds at a time
@@ -33,7 +33,7 @@ def turn_and_write(
     layer, 16-bit or fp32. D is a power of two, else KernelUnavailable.
     """
     (heads, dim), (kv_heads, capacity, _) = queries.shape, keys.shape
-    _require_power(dim)
+    require_power(dim)
     caches, sizes = (queries, keys, values), (heads, kv_heads, capacity)
     with torch.cuda.device_of(qkv):  # Triton launches on the current device
         turn_and_write_heads[(heads + 2 * kv_heads,)](
@@ -57,7 +57,7 @@ def attend(
     of two, else KernelUnavailable.
     """
     (heads, dim), (kv_heads, capacity, _) = queries.shape, keys.shape
-    _require_power(dim)
+    require_power(dim)
     tile = tile_of(heads // kv_heads, dim, capacity)
     parts = queries.new_empty(heads, tile["SPLITS"], dim)
     bests, totals = queries.new_empty(2, heads, tile["SPLITS"]).unbind(0)
@@ -93,6 +93,52 @@ def compare(before: Tensor, after: Tensor, limit: Tensor, similarity: Tensor, fl
         )
 
 
-def _require_power(dim: int) -> None:
-    if dim & (dim - 1):
-        raise KernelUnavailable(f"Triton's attention needs heads of 2^n dimensions, not {dim}.")
+def turn_and_attend(
+    qkv: Tensor,
+    rope: tuple[Tensor, Tensor],
+    position: Tensor,
+    cached: tuple[Tensor, Tensor],
+    arrived: Tensor,
+    out: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+) -> None:
+    """`turn_and_write` and `attend` in one: the heads' attention fp32 [H, D] into `out`.
+
+    qkv, rope, position, scale and window as there; `cached` keys and values [kv_heads, capacity,
+    D]; arrived int32 [kv_heads] holds zeros before and after. D is a power of two, else
+    KernelUnavailable.
+    """
+    (heads, dim), (kv_heads, capacity, _) = out.shape, cached[0].shape
+    require_power(dim)
+    shared = heads // kv_heads
+    tile = tile_of(shared, dim, capacity)
+    splits = tile["SPLITS"]
+    parts = qkv.new_empty(heads, splits, dim)
+    bests, totals = qkv.new_empty(2, heads, splits).unbind(0)
+    sizes = capacity, capacity if window is None else window
+    with torch.cuda.device_of(qkv):
+        turn_and_attend_heads[(kv_heads, splits)](
+            *(qkv, *rope, position, *cached, parts, bests, totals, arrived, out, *sizes, scale),
+            **(tile | {"QUERIES": shared, "DIM": dim, "num_warps": 4}),
+        )
+
+
+def end_layer(
+    stream: tuple[Tensor, Tensor, Tensor], inputs: Tensor, limit: Tensor, words: Tensor, slot: int
+) -> None:
+    """Post a layer's similarity as a word, and move the residual stream on.
+
+    `stream` is (before, hidden, fresh), fp32 [1, d] each: the similarity is of the latter two, then
+    hidden becomes before and fresh becomes hidden. inputs int64 [3] holds the step last; limit fp32
+    [1]; words int64 [slots], which may be pinned host memory: `slot` gets 31 bits of step, the flag
+    "above the limit" and the bits of the similarity.
+    """
+    before, hidden, fresh = stream
+    with torch.cuda.device_of(hidden):
+        end_of_layer[(1,)](
+            *(before, hidden, fresh, inputs, limit, words, slot, hidden.numel()),
+            BLOCK=COMPARED,
+            num_warps=4,
+        )

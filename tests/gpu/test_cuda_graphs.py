@@ -8,6 +8,10 @@ import pytest
 
 from river_core.decode import generate
 from river_core.execution import open_execution
+from river_core.execution.graphs import KEPT
+from river_core.execution.kernel_pieces import KernelPieces
+from river_core.kernels.micro import random_matrix
+from river_core.kernels.triton_loading import triton_dense, triton_int4
 from river_core.random_model import random_model
 from tests.gpu.test_cuda import CUDA, PROMPT, needs_ampere
 
@@ -49,3 +53,39 @@ def test_evicting_and_restoring_under_graphs_changes_nothing() -> None:
     model.set_resident(model.num_layers)
     after = run(model, **SCHEDULE)
     assert [t.token_id for t in before.tokens] == [t.token_id for t in after.tokens]
+
+
+@needs_ampere
+@pytest.mark.parametrize("settings", [SCHEDULE, {"threshold": 0.8}], ids=str)
+def test_graphs_of_the_fused_kernels_equal_eager_torch(settings) -> None:
+    """Triton's products in every layer, whatever the chooser takes; fp32 arithmetic in both."""
+    model = random_model("tiny", dtype="bfloat16", capacity=600, device=CUDA)
+    fused = of_triton(model)
+    plain = replace(fused.eagerly(), kept={})
+    first, second, eager = run(fused, **settings), run(fused, **settings), run(plain, **settings)
+    assert first.summary.kernels["execution"] == "CUDA graphs"
+    assert isinstance(fused.kept[KEPT]._pieces, KernelPieces)
+    assert [t.token_id for t in first.tokens] == [t.token_id for t in second.tokens]
+    for mine, other in zip(first.tokens, eager.tokens, strict=True):
+        if (mine.token_id, mine.exit_layer) != (other.token_id, other.exit_layer):
+            break  # a key rounded the other way
+        assert mine.similarities == pytest.approx(other.similarities, abs=1e-2)
+
+
+def of_triton(model):
+    """The same weights by Triton's kernels."""
+
+    def dense(weights):
+        made = {n: triton_dense(x.dense().bfloat16()) for n, x in weights.linears.items()}
+        return weights.with_linears(made)
+
+    def coded(layer, own):
+        sizes = enumerate(own.linears.items())
+        codes = {n: random_matrix(x.shape, 64, seed=9 * layer + i) for i, (n, x) in sizes}
+        return own.with_linears({n: triton_int4(m.to(CUDA)) for n, m in codes.items()})
+
+    backbone = [dense(w) for w in model.backbone]
+    river = [None, *(coded(n, w) for n, w in enumerate(backbone[1:], start=2))]
+    head = triton_dense(model.head.dense().bfloat16())
+    more = {"head": head, "build_twin": coded, "kept": {}}
+    return replace(model, backbone=backbone, river=river, **more)

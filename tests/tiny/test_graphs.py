@@ -15,15 +15,13 @@ import torch
 import river_core
 from river_core import execution
 from river_core.cache import Rows
-from river_core.errors import KernelUnavailable, RiverError, SettingsError
-from river_core.execution import open_execution
+from river_core.errors import KernelUnavailable, RiverError
 from river_core.execution.eager import EagerExecution
 from river_core.execution.fake_device import FakeDevice
 from river_core.execution.graph_store import OFTEN
 from river_core.execution.graphs import GraphExecution, open_graphs
 from river_core.execution.kernel_attention import KernelAttention
 from river_core.random_model import random_model
-from river_core.settings import LoadSettings
 from tests.tiny.graphed import (  # noqa: F401 (one is a fixture)
     by_graphs,
     graph_store,
@@ -31,7 +29,6 @@ from tests.tiny.graphed import (  # noqa: F401 (one is a fixture)
     of_torch,
     run_by,
 )
-from tests.tiny.resident import fresh
 from tests.tiny.tiny_models import TINY
 
 TOKENS = 6
@@ -288,9 +285,3 @@ def test_where_graphs_cannot_be_the_header_says_why(model, monkeypatch):
     assert own.kept, "the reason is kept"
     with pytest.raises(KernelUnavailable, match="cannot be used here"):
         open_graphs(own, lambda: pytest.fail("it is not tried again"))
-
-
-def test_eager_execution_may_be_asked_for(one_tiny):
-    assert open_execution(fresh(one_tiny, execution="eager")).name == "eager torch"
-    with pytest.raises(SettingsError, match="execution is 'graphs'; choose one of 'auto', 'eager'"):
-        LoadSettings(execution="graphs")

@@ -94,7 +94,8 @@ def check_parameters(files: Files) -> list[str]:
 
 
 def _has_decorator(function: Function, name: str) -> bool:
-    return any(ast.unparse(d).split(".")[-1] == name for d in function.decorator_list)
+    named = (d.func if isinstance(d, ast.Call) else d for d in function.decorator_list)
+    return any(ast.unparse(d).split(".")[-1] == name for d in named)
 
 
 def check_broad_excepts(files: Files) -> list[str]:

@@ -28,7 +28,7 @@ def int4(shape: tuple[int, int], group: int = 64, splits: int = 1) -> TritonInt4
 def dense(
     shape: tuple[int, int], dtype: torch.dtype = torch.float16, splits: int = 1
 ) -> TritonDense:
-    return TritonDense(random_weight(shape, seed=3).to(dtype), Cut(64, 256, splits))
+    return TritonDense(random_weight(shape, dtype), Cut(64, 256, splits))
 
 
 def drawn(*shape: int, seed: int = 1) -> Tensor:
@@ -105,7 +105,7 @@ def test_the_cut_of_a_small_card(kind: str) -> None:
     linear = (
         TritonInt4(random_matrix(shape, 32, 3))
         if kind == "int4"
-        else TritonDense(random_weight(shape, 3).bfloat16())
+        else TritonDense(random_weight(shape, torch.bfloat16))
     )
     check(linear, 1, Fused(norm=norm(192), eps=EPS))
     x = drawn(9, 192)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from river_core import block
+from river_core.execution.device import unpack
 from river_core.kernels import torch_step, triton_step
 
 HEADS = [(9, 3, 64), (4, 4, 16), (8, 1, 128)]  # query heads, KV heads, their size
@@ -25,7 +26,9 @@ def cache(kv_heads: int, dim: int, capacity: int, dtype: torch.dtype) -> tuple[T
     return tuple(drawn(kv_heads, capacity, dim, seed=s).to(dtype) for s in (3, 4))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("name", ["turn_and_write", "attend", "compare"])
+@pytest.mark.parametrize(
+    "name", ["turn_and_write", "attend", "compare", "turn_and_attend", "end_layer"]
+)
 def test_both_have_one_signature(name: str) -> None:
     own, other = getattr(triton_step, name), getattr(torch_step, name)
     assert inspect.signature(own) == inspect.signature(other)
@@ -85,6 +88,60 @@ def test_attention(
     written = [side.nan_to_num(0.0) for side in (keys, values)]
     torch_step.attend(queries, *written, at, found[1], scale=dim**-0.5, window=window)
     assert torch.allclose(found[0], found[1], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("position", "window", "dtype", "heads", "capacity"),
+    [
+        *((40, None, torch.float32, heads, 300) for heads in HEADS),
+        *((at, None, torch.bfloat16, HEADS[0], 300) for at in (0, 1, 299)),
+        (40, None, torch.float32, HEADS[0], 64),
+        *((at, 20, torch.float16, HEADS[0], 300) for at in (70, 7)),
+    ],
+)
+def test_rope_the_write_and_attention_in_one(
+    position: int,
+    window: int | None,
+    dtype: torch.dtype,
+    heads: tuple[int, int, int],
+    capacity: int,
+) -> None:
+    own, kv_heads, dim = heads
+    qkv, at = drawn((own + 2 * kv_heads) * dim), torch.tensor([position])
+    angles = torch.rand(capacity, dim // 2, generator=torch.Generator().manual_seed(5)) * 6
+    rope = torch.cat([angles.cos()] * 2, -1), torch.cat([angles.sin()] * 2, -1)
+    arrived, found = torch.zeros(kv_heads, dtype=torch.int32), []
+    for module in (torch_step, triton_step, triton_step):  # the same bits twice
+        cached = cache(kv_heads, dim, capacity, dtype)
+        for side in cached:
+            side[:, position:] = torch.nan  # never to be read
+        out = torch.zeros(own, dim)
+        module.turn_and_attend(qkv, rope, at, cached, arrived, out, scale=dim**-0.5, window=window)
+        assert not arrived.any()
+        found.append((out, *cached))
+    error = 2e-6 if dtype == torch.float32 else 1e-3 if dtype == torch.float16 else 2e-2
+    for plain, once, again in zip(*found, strict=True):
+        assert torch.equal(once.nan_to_num(9), again.nan_to_num(9))
+        assert torch.allclose(once.float(), plain.float(), rtol=0, atol=error, equal_nan=True)
+
+
+@pytest.mark.parametrize("columns", [128, 1536])
+def test_the_end_of_a_layer(columns: int) -> None:
+    inputs, found = torch.tensor([5, 7, 2**31 - 1]), []
+    for module in (triton_step, torch_step):
+        for limit in (-1.0, 0.999):
+            stream = torch.zeros(1, columns), drawn(1, columns), drawn(1, columns, seed=2)
+            words = torch.zeros(3, dtype=torch.int64)
+            module.end_layer(stream, inputs, torch.tensor([limit]), words, 1)
+            assert torch.equal(stream[0], drawn(1, columns))
+            assert torch.equal(stream[1], drawn(1, columns, seed=2))
+            step, answer = unpack(int(words[1]))
+            assert step == 2**31 - 1
+            assert answer.leaves == (limit < 0)
+            assert not words[[0, 2]].any()
+            found.append(answer.similarity)
+    wanted = float(block.similarity(drawn(1, columns), drawn(1, columns, seed=2)))
+    assert found == pytest.approx([wanted] * 4, abs=1e-6)
 
 
 def compared(before: Tensor, after: Tensor, limit: float) -> list[tuple[float, int]]:

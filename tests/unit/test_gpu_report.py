@@ -174,6 +174,11 @@ print(status, sorted({HEAVY | {"torch"}} & sys.modules.keys()))
     exits = {row["name"]: row["exit layer"] for row in items["decode"]["rows"]}
     assert exits["backbone"] == 8
     assert exits["River, forced exits 3.79"] == pytest.approx(3.79, abs=0.3)
+    graphs = [row["name"] for row in items["decode"]["graphs"]]
+    ways = "per-layer graphs", "suffix graphs"
+    assert graphs == [
+        f"{n}, {way}" for n in ("backbone", "River, forced exits 3.79") for way in ways
+    ]
     assert items["memory"]["ledger / formula"] == pytest.approx(1, abs=0.03)
     assert items["memory"]["same tokens restored"] is True
     assert "tok/s" in items["hugging face"]["Hugging Face generate, bfloat16"]

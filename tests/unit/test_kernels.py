@@ -165,6 +165,8 @@ def test_fused_kernels_win_unless_they_cost_much():
     assert _pick({(1, 1): row}, {(1, 1): 3}) == {(1, 1): "native-fp16"}
     row = {"torch-fp16": 10.0, "native-fp16": 13.0}
     assert _pick({(1, 1): row}, {(1, 1): 3}) == {(1, 1): "torch-fp16"}
+    row = {"torch-bf16": 1.0, "triton-bf16": 1.2}
+    assert _pick({(1, 1): row}, {(1, 1): 3}) == {(1, 1): "triton-bf16"}, "fused on a GPU"
 
 
 def test_a_river_that_is_slower_than_the_backbone_is_said() -> None:

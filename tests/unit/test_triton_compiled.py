@@ -14,11 +14,19 @@ import pytest
 
 triton = pytest.importorskip("triton", reason="triton is not installed (requirements-dev.txt)")
 
-from river_core.kernels.triton_attention import attend_joined, attend_parts  # noqa: E402
+from river_core.kernels.triton_attention import (  # noqa: E402
+    attend_joined,
+    attend_parts,
+    turn_and_attend_heads,
+)
 from river_core.kernels.triton_finish import JOINED_ROWS, join_parts  # noqa: E402
 from river_core.kernels.triton_gemv import dense_product  # noqa: E402
 from river_core.kernels.triton_int4 import int4_product  # noqa: E402
-from river_core.kernels.triton_rows import compare_ends, turn_and_write_heads  # noqa: E402
+from river_core.kernels.triton_rows import (  # noqa: E402
+    compare_ends,
+    end_of_layer,
+    turn_and_write_heads,
+)
 from river_core.kernels.triton_step import COMPARED, tile_of  # noqa: E402
 from tests.unit.compiled_kernel import compile_for  # noqa: E402
 
@@ -92,6 +100,23 @@ def attention(heads: int, kv_heads: int, dim: int, registers: int) -> Case:
     return Case(attend_parts, types, constants, registers, 2, 1, 4, FP16_CACHE)
 
 
+def whole_attention(heads: int, kv_heads: int, dim: int, registers: int, capacity: int) -> Case:
+    """RoPE, the write and attention in one launch."""
+    constants = {"QUERIES": heads // kv_heads, "DIM": dim}
+    constants |= tile_of(heads // kv_heads, dim, capacity)
+    types = {
+        **dict.fromkeys(("qkv", "cos", "sin", "parts", "bests", "totals", "out"), "*fp32"),
+        "arrived": "*i32",
+        "keys": "*bf16",
+        "values": "*bf16",
+        "position": "*i64",
+        "scale": "fp32",
+        "capacity": "i32!",
+        "window": "i32",
+    }
+    return Case(turn_and_attend_heads, types, constants, registers, 2, 8, 4, FP16_CACHE)
+
+
 FP16_CACHE = {"keys": "*fp16", "values": "*fp16"}
 ENDS = dict.fromkeys(("before", "after", "limit", "similarity"), "*fp32")
 JOINED = dict.fromkeys(("parts", "bests", "totals", "out"), "*fp32")
@@ -101,6 +126,13 @@ TURNED = {
     "values": "*bf16",
     "position": "*i64",
     **dict.fromkeys(("heads", "kv_heads", "capacity"), "i32"),
+}
+MOVED = {
+    **dict.fromkeys(("before", "hidden", "fresh", "limit"), "*fp32"),
+    "inputs": "*i64",
+    "words": "*i64",
+    "slot": "i32",
+    "columns": "i32!",
 }
 PARTS = {**SUMS, "eps": "fp32", "rows": "i32!", "columns": "i32!"}
 CASES = {
@@ -124,6 +156,10 @@ CASES = {
     "similarity": Case(
         compare_ends, {**ENDS, "flag": "*i32", "columns": "i32!"}, {"BLOCK": COMPARED}, 64, 4, 0, 4
     ),
+    "rope, write, attention, 8B": whole_attention(32, 8, 128, 128, 512),
+    "rope, write, attention, 8B, long": whole_attention(32, 8, 128, 128, 4096),
+    "rope, write, attention, 135M": whole_attention(9, 3, 64, 128, 4096),
+    "end of a layer": Case(end_of_layer, MOVED, {"BLOCK": COMPARED}, 64, 4, 0, 4),
     "rope and write": Case(turn_and_write_heads, TURNED, {"HALF": 64}, 48, 0, 6, 1, FP16_CACHE),
 }
 USUAL = ("int4 norm", "dense norm", "attention, 8B")
