@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .errors import Cancelled
+from .errors import Cancelled, RiverError
 from .settings import check_threshold
 
 
@@ -46,6 +46,12 @@ def looking_at(control: Control | None) -> Callable[[], None]:
             raise Cancelled
 
     return look
+
+
+def refuse_stopped(control: Control | None, what: str) -> None:
+    """Raises RiverError once `control` was cancelled: a run under it may have ended early."""
+    if control is not None and control.cancelled:
+        raise RiverError(f"{what} was stopped.")
 
 
 class Clock:
