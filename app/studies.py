@@ -112,7 +112,8 @@ def kv_errors(
 
 def sweep(model: Any, values: Mapping[str, Any], tell: Say, control: Any = None) -> dict[str, Any]:
     """`quality` under the fixed head and `speed` with own heads, rows as in `strategies.py`."""
-    from river_core.cells import BASELINE, Setting, Study, quality_rows, speed_rows
+    from river_core.cell_rows import quality_rows, speed_rows
+    from river_core.cells import BASELINE, Setting, Study
     from river_core.resumable import Lines
 
     points = [values["lowest"] + (1 - values["lowest"]) * share for share in BETWEEN]
