@@ -79,6 +79,7 @@ SCRIPTS = (
     "ledgerbars",
     "ledger",
     "charts",
+    "charttheme",
     "mount",
 )
 
