@@ -204,7 +204,7 @@ def test_measured_numbers_and_those_of_one_run_are_kept_apart(
     assert measured == ["upper_rate", "lower_rate", "mean_exit", "saved"]
     assert groups.nth(1).locator(".tile").evaluate_all(keys) == ["agreement", "memory"]
     expect(page.locator(".measure-rest .measure-badge")).to_have_text("quick look: one run each")
-    expect(page.locator(".tile-saved")).to_contain_text("time 12 % to 24 %, by round")
+    expect(page.locator(".tile-saved")).to_contain_text("time saved by round: 12 % to 24 %")
     expect(rates.nth(0)).to_contain_text("34.0 (30.9 to 35.5)")
     expect(rates.nth(1)).to_contain_text("33.9")
     expect(page.locator(".gap .measure-badge")).to_have_text("measured: n = 5 interleaved")
