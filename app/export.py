@@ -18,10 +18,11 @@ from river_core.errors import RiverError
 from .recorded import read, saved, view
 from .shipped import shipped, shipped_lines
 from .theme import inline, script, style
+from .views.ledger import unloaded
 from .views.wording import language, say
 
 DATA = "const RECORDED = JSON.parse(document.getElementById('river-data').textContent);"
-PARTS = ("bar", "lanes", "estimate", "details")
+PARTS = ("bar", "lanes", "estimate", "details", "ledger")
 BOOT = """
 const dark = matchMedia('(prefers-color-scheme: dark)').matches;
 document.documentElement.classList.toggle('dark', dark);
@@ -58,7 +59,8 @@ def page(runs: list[dict[str, Any]], lines: list[str]) -> str:
         f"<title>{say('title')}</title>\n<style>{style()}{PLAIN}</style></head>\n"
         f'<body><main>{parts}</main>\n<script type="application/json" id="river-data">'
         f'{inline(runs)}</script>\n<script type="application/json" id="river-lines">'
-        f"{inline(lines)}</script>\n<script>{code}</script></body></html>\n"
+        f'{inline(lines)}</script>\n<script type="application/json" id="river-ledger">'
+        f"{inline(unloaded())}</script>\n<script>{code}</script></body></html>\n"
     )
 
 

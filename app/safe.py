@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from river_core.errors import RiverError
-
 from .task import Records, Task, kept
 from .views.english import Refused
 from .views.wording import say
@@ -28,15 +26,8 @@ class Safe(Task):
         if record.summary.decode_seconds > LONGEST / 2:
             raise Refused(say("safe.long", seconds=round(LONGEST)))
         self.said, self.since = say("safe.replay"), time.monotonic()
-        self.control = engine.Control()
-        self.go_on()
-        try:
-            found = engine.earliest_safe_exits(
-                model, record, progress=self.told, control=self.control
-            )
-        except RiverError:
-            self.go_on()
-            raise
+        with self.stoppable(engine) as control:
+            found = engine.earliest_safe_exits(model, record, progress=self.told, control=control)
         return {
             "exits": list(found.exits),
             "stable": list(found.stable),

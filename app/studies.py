@@ -53,10 +53,12 @@ class Study(Task):
             "rounds": ROUNDS,
         }
         values = {**self.values, "threshold": threshold}
-        return {**MEASURES[self.name](model, values, self.tell), "about": about}
+        with self.stoppable(engine) as control:
+            found = MEASURES[self.name](model, values, self.tell, control)
+        return {**found, "about": about}
 
     def tell(self, step: str, share: float | None) -> None:
-        """Note a step; the place where a measurement stops."""
+        """Note a step; Stop ends a measurement here, or within a step by its control."""
         self.go_on()
         self.share = share or 0.0
         done = "…" if share is None else f"{share:.0%}".replace("%", " %")
@@ -89,24 +91,29 @@ def memory_table(model: Any) -> dict[str, Any]:
     return ledger(spec, layout, model.info.name, model.capacity)
 
 
-def kv_errors(model: Any, values: Mapping[str, Any], tell: Say) -> dict[str, Any]:
+def kv_errors(
+    model: Any, values: Mapping[str, Any], tell: Say, control: Any = None
+) -> dict[str, Any]:
     """`rows`: per policy and layer the mean cosines of keys and values with the backbone's."""
     from river_core.kv_error import CacheReference
 
     tell(say("charts.measure.reference"), 0.0)
-    reference = CacheReference.of(model, values["prompt"], max_new_tokens=TOKENS)
+    prompt, threshold = values["prompt"], values["threshold"]
+    reference = CacheReference.of(model, prompt, max_new_tokens=TOKENS, control=control)
     rows = []
     for n, policy in enumerate(KV_POLICIES, start=1):
         share = n / (len(KV_POLICIES) + 1)
         tell(say("charts.measure.compare", policy=policy_name(policy)), share)
-        found = reference.against(model, policy=policy, threshold=values["threshold"])[1]
+        settings = {"policy": policy, "threshold": threshold}
+        found = reference.against(model, control=control, **settings)[1]
         rows += [{"policy": policy, **asdict(cell)} for cell in found.layers]
     return {"rows": rows}
 
 
-def sweep(model: Any, values: Mapping[str, Any], tell: Say) -> dict[str, Any]:
+def sweep(model: Any, values: Mapping[str, Any], tell: Say, control: Any = None) -> dict[str, Any]:
     """`quality` under the fixed head and `speed` with own heads, rows as in `strategies.py`."""
-    from river_core.cells import BASELINE, Setting, Study, quality_rows, speed_rows
+    from river_core.cell_rows import quality_rows, speed_rows
+    from river_core.cells import BASELINE, Setting, Study
     from river_core.resumable import Lines
 
     points = [values["lowest"] + (1 - values["lowest"]) * share for share in BETWEEN]
@@ -119,7 +126,7 @@ def sweep(model: Any, values: Mapping[str, Any], tell: Say) -> dict[str, Any]:
 
         def part(name: str, begin: float) -> Study:
             half = lambda text, share: tell(known(text), begin + (share or 0) / 2)  # noqa: E731
-            return Study(file, name, model, [values["prompt"]], TOKENS, half)
+            return Study(file, name, model, [values["prompt"]], TOKENS, half, control)
 
         part("quality", 0.0).quality(quality)
         part("speed", 0.5).speed([Setting(BASELINE), *speed], ROUNDS)
@@ -129,7 +136,7 @@ def sweep(model: Any, values: Mapping[str, Any], tell: Say) -> dict[str, Any]:
         }
 
 
-Measure = Callable[[Any, Mapping[str, Any], Say], dict[str, Any]]
+Measure = Callable[[Any, Mapping[str, Any], Say, Any], dict[str, Any]]
 MEASURES: dict[str, Measure] = {"kv": kv_errors, "sweep": sweep}
 
 

@@ -10,6 +10,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -68,6 +69,17 @@ class Task(ABC):
         """Raises Stopped once the task was stopped."""
         if self.stopped.is_set():
             raise Stopped
+
+    @contextmanager
+    def stoppable(self, engine: Any) -> Iterator[Any]:
+        """A control that Stop cancels; what the engine says of that is Stopped here."""
+        self.control = engine.Control()
+        self.go_on()
+        try:
+            yield self.control
+        except RiverError:
+            self.go_on()
+            raise
 
     def fail(self, reason: str) -> None:
         """It has failed; `reason` is one sentence."""

@@ -82,6 +82,7 @@ SCRIPTS = (
     "ledgerbars",
     "ledger",
     "charts",
+    "charttheme",
     "mount",
 )
 

@@ -85,7 +85,7 @@ def build(source: Source) -> gr.Blocks:
         analysis.analysis(source, page, asked, concurrency_id=COMPUTE, concurrency_limit=WAITING)
         _wire_run(source, (run, again), asked, lanes)
         _wire_stop(source, stop)
-        _wire_panel(source, panel, threshold)
+        _wire_panel(source, panel, threshold, bar)
         _wire_load(source, page, [bar, threshold, tokens, panel.resident, panel.loaded], run)
         wire_api(source, COMPUTE, WAITING)
         wire_recipe(source, page, asked, files)
@@ -184,7 +184,7 @@ def _wire_tasks(source: Source, part: gr.HTML) -> None:
     )
 
 
-def _wire_panel(source: Source, panel: Panel, threshold: gr.Slider) -> None:
+def _wire_panel(source: Source, panel: Panel, threshold: gr.Slider, bar: gr.HTML) -> None:
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
     for lane, sentence in panel.sentences.items():
         panel.named[lane].change(policy_sentence, panel.named[lane], sentence, queue=False, **quiet)
@@ -197,15 +197,16 @@ def _wire_panel(source: Source, panel: Panel, threshold: gr.Slider) -> None:
 
     threshold.change(live, threshold, queue=False, trigger_mode="always_last", **quiet)
 
-    def keep(layers: Any) -> str:
+    def keep(layers: Any) -> tuple[Any, str]:
         try:
             source.set_resident(layers)
         except RiverError as error:
-            return with_elements(told(error))
+            return gr.skip(), with_elements(told(error))
         card = source.card
-        return say("settings.resident.done", resident=card.resident, layers=card.num_layers)
+        words = {"resident": card.resident, "layers": card.num_layers}
+        return pack(card_view(card)), say("settings.resident.done", **words)
 
-    panel.apply.click(keep, panel.resident, panel.said, concurrency_limit=None, **quiet)
+    panel.apply.click(keep, panel.resident, [bar, panel.said], concurrency_limit=None, **quiet)
 
 
 def _wire_load(source: Source, page: gr.Blocks, outputs: list[Any], button: gr.Button) -> None:

@@ -17,7 +17,8 @@ import torch
 
 from . import back_end_speed
 from .activation_aware import in_backbone_units
-from .cells import Setting, Study, quality_rows
+from .cell_rows import quality_rows
+from .cells import Setting, Study
 from .errors import SettingsError
 from .footprint import bits_per_weight
 from .kv_error import CacheReference

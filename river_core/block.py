@@ -25,7 +25,10 @@ def silu(x: Tensor) -> Tensor:
     torch's own gives every thread a share of the numbers and rounds those at a share's end, which
     fill no vector, in another way than the others. Its exp and tanh round all alike.
     """
-    return F.silu(x) if x.device.type != "cpu" else x / torch.exp(-x).add_(1)
+    if x.device.type != "cpu":
+        return F.silu(x)
+    below = torch.neg(x).exp_().add_(1)
+    return torch.div(x, below, out=below)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -224,7 +227,7 @@ def add_attended(x: Tensor, attended: Tensor, weights: LayerWeights, shape: Bloc
 def run_feed_forward(x: Tensor, weights: LayerWeights, shape: BlockShape) -> Tensor:
     """The feed-forward half of a layer on x [R, d] fp32 -> [R, d]."""
     gate, up = weights.gate_up(_normed(x, weights.ffn_norm, shape)).chunk(2, dim=-1)
-    out = weights.down(ACTIVATIONS[shape.activation](gate) * up)
+    out = weights.down(ACTIVATIONS[shape.activation](gate).mul_(up))
     return x + _normed(out, weights.ffn_post_norm, shape)
 
 

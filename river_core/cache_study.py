@@ -13,7 +13,8 @@ from statistics import fmean
 from typing import Any
 
 from .bandwidth import ReadBytes
-from .cells import Setting, by_setting
+from .cell_rows import by_setting
+from .cells import Setting
 from .errors import SettingsError
 from .kv_error import CacheReference, check_policy
 from .metrics import pearson, spearman

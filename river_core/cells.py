@@ -1,4 +1,4 @@
-"""One setting on one prompt: agreement with the backbone, or speed; and the means over them.
+"""One setting on one prompt: agreement with the backbone, or speed.
 
 A consumer of the loop. A study is a file of such lines (resumable.py): what is in it is not
 measured again. Knows nothing of which settings are worth comparing.
@@ -7,14 +7,14 @@ measured again. Knows nothing of which settings are worth comparing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from statistics import fmean, median
 from typing import Any
 
 import torch
 
 from .compare import compare
+from .control import Control, refuse_stopped
 from .decode import generate, teacher_forced
 from .devices import processor
 from .errors import SettingsError
@@ -26,6 +26,7 @@ from .sweep import header as sweep_header
 
 BASELINE = "backbone"
 WARM_UP_TOKENS = 16
+WHAT = "the measurement"
 
 
 @dataclass(frozen=True)
@@ -87,28 +88,48 @@ class Reference:
     forced: RunRecord
 
     @classmethod
-    def of(cls, model: RiverModel, prompt: str | list[int], tokens: int) -> Reference:
-        """Decode at most `tokens` tokens (fewer where the backbone ends), then feed them."""
-        free = generate(model, prompt, policy=BASELINE, max_new_tokens=tokens, full_trace=False)
-        ids = [t.token_id for t in free.tokens]
-        return cls(free, teacher_forced(model, prompt, ids, policy=BASELINE, full_trace=False))
+    def of(
+        cls,
+        model: RiverModel,
+        prompt: str | list[int],
+        tokens: int,
+        *,
+        control: Control | None = None,
+    ) -> Reference:
+        """Decode at most `tokens` tokens (fewer where the backbone ends), then feed them.
+
+        Raises RiverError within a pass once `control` was cancelled; so do `quality` and `timed`.
+        """
+        own: dict[str, Any] = {"policy": BASELINE, "full_trace": False, "control": control}
+        free = generate(model, prompt, max_new_tokens=tokens, **own)
+        refuse_stopped(control, WHAT)
+        forced = teacher_forced(model, prompt, [t.token_id for t in free.tokens], **own)
+        refuse_stopped(control, WHAT)
+        return cls(free, forced)
 
 
 def quality(
-    model: RiverModel, prompt: str | list[int], reference: Reference, setting: Setting
+    model: RiverModel,
+    prompt: str | list[int],
+    reference: Reference,
+    setting: Setting,
+    *,
+    control: Control | None = None,
 ) -> dict[str, Any]:
     """Agreement of `setting` with the reference: teacher-forced, or where that is refused free.
 
     `mode` says which, `note` why; free runs have no KL and match up to the first difference.
     Raises SettingsError where the policy refuses the setting either way.
     """
-    ids, given = [t.token_id for t in reference.forced.tokens], setting.keywords()
+    ids = [t.token_id for t in reference.forced.tokens]
+    given = setting.keywords() | {"max_new_tokens": len(ids), "control": control}
     mode, note, base = "forced", "", reference.forced
     try:
-        run = teacher_forced(model, prompt, ids, max_new_tokens=len(ids), **given)
+        run = teacher_forced(model, prompt, ids, **given)
     except SettingsError as error:
         mode, note, base = "free", str(error), reference.free
-        run = generate(model, prompt, max_new_tokens=len(ids), **given)
+        run = generate(model, prompt, **given)
+    refuse_stopped(control, WHAT)
     found, counters, depth = compare(base, run), run.summary.counters, run.summary.mean_exit_layer
     return {
         "mode": mode,
@@ -125,13 +146,19 @@ def quality(
 
 
 def timed(
-    model: RiverModel, prompt: str | list[int], tokens: int, setting: Setting
+    model: RiverModel,
+    prompt: str | list[int],
+    tokens: int,
+    setting: Setting,
+    *,
+    control: Control | None = None,
 ) -> dict[str, Any]:
     """One greedy run by its own clock: tokens per second after the first, and what it did.
 
     `text` is a digest of its token ids: two runs with the same one said the same.
     """
-    run = generate(model, prompt, max_new_tokens=tokens, **setting.keywords())
+    run = generate(model, prompt, control=control, max_new_tokens=tokens, **setting.keywords())
+    refuse_stopped(control, WHAT)
     said, done = ",".join(str(t.token_id) for t in run.tokens), run.summary
     rate, depth = done.tokens_per_second, done.mean_exit_layer
     if rate is None or depth is None:
@@ -148,7 +175,10 @@ def timed(
 
 @dataclass(frozen=True)
 class Study:
-    """A part of a file, measured for one model over some prompts, `tokens` tokens each."""
+    """A part of a file, measured for one model over some prompts, `tokens` tokens each.
+
+    Once `control` is cancelled, RiverError is raised within a pass; no line is written of it.
+    """
 
     file: Lines
     part: str
@@ -156,6 +186,7 @@ class Study:
     prompts: Sequence[Any]  # texts, or lists of token ids
     tokens: int
     say: Say
+    control: Control | None = None
 
     def begin(self) -> None:
         """The part's header: model, kernels, machine, prompts. SettingsError where it differs."""
@@ -171,9 +202,10 @@ class Study:
         for at, (n, setting) in enumerate(cells):
             self.say(f"prompt {n + 1}: {setting.label}", at / len(cells))
             if reference is None or of != n:
-                reference, of = Reference.of(self.model, self.prompts[n], self.tokens), n
+                prompt, of = self.prompts[n], n
+                reference = Reference.of(self.model, prompt, self.tokens, control=self.control)
             try:
-                found = quality(self.model, self.prompts[n], reference, setting)
+                found = quality(self.model, prompt, reference, setting, control=self.control)
             except SettingsError as error:
                 self._write("skipped", setting, {"prompt": n, "reason": str(error)})
             else:
@@ -198,14 +230,16 @@ class Study:
                 share = (r + at / len(runs)) / rounds
                 self.say(f"round {r + 1} of {rounds}: {setting.label}", share)
                 prompt = r % len(self.prompts)
-                found = timed(model, self.prompts[prompt], self.tokens, setting)
+                given = self.prompts[prompt], self.tokens, setting
+                found = timed(model, *given, control=self.control)
                 self._write("time", setting, {"round": r, "prompt": prompt, **found})
 
     def _warm(self, model: RiverModel, setting: Setting, share: float) -> bool:
         """Run it once for a few tokens; False where the policy refuses it, which is written."""
         self.say(f"warming up {setting.label}", share)
         try:
-            timed(model, self.prompts[0], max(2, min(self.tokens, WARM_UP_TOKENS)), setting)
+            tokens = max(2, min(self.tokens, WARM_UP_TOKENS))
+            timed(model, self.prompts[0], tokens, setting, control=self.control)
         except SettingsError as error:
             self._write("skipped", setting, {"prompt": None, "reason": str(error)})
             return False
@@ -213,67 +247,3 @@ class Study:
 
     def _write(self, kind: str, setting: Setting, found: Mapping[str, Any]) -> None:
         self.file.append({"part": self.part, "type": kind, **setting.named(), **found})
-
-
-Grouped = dict[Setting, list[Mapping[str, Any]]]
-
-
-def by_setting(lines: Iterable[Mapping[str, Any]]) -> Grouped:
-    """Lines of the same setting together, in the order in which settings first appear."""
-    found: Grouped = {}
-    for line in lines:
-        found.setdefault(Setting.of(line), []).append(line)
-    return found
-
-
-def quality_rows(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Means of `cell` lines per setting, weighted by tokens; counters are sums."""
-    return [
-        {"setting": setting, **_quality_row(cells)} for setting, cells in by_setting(lines).items()
-    ]
-
-
-def _quality_row(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    def mean(name: str) -> float | None:
-        if any(cell[name] is None for cell in cells):
-            return None
-        weights = [cell["tokens"] for cell in cells]
-        return fmean((cell[name] for cell in cells), weights)
-
-    sums = ("slots_missing", "extra_rows", "drafted", "accepted", "tokens")
-    return {
-        "mode": cells[0]["mode"],
-        "prompts": len(cells),
-        "same_text": sum(cell["first_difference"] is None for cell in cells),
-        **{n: mean(n) for n in ("match", "kl", "top5_overlap", "mean_exit_layer", "prompt_depth")},
-        **{name: sum(cell[name] for cell in cells) for name in sums},
-    }
-
-
-def speed_rows(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Medians and extremes of `time` lines per setting; the ratio is the median over rounds."""
-    groups = by_setting(lines)
-    base = next((times for s, times in groups.items() if s.policy == BASELINE), [])
-    rounds = {time["round"]: time for time in base}
-    return [{"setting": s, **_speed_row(times, rounds)} for s, times in groups.items()]
-
-
-def _speed_row(
-    times: Sequence[Mapping[str, Any]], base: Mapping[int, Mapping[str, Any]]
-) -> dict[str, Any]:
-    own = [time["tokens_per_second"] for time in times]
-    pairs = [(time, base[time["round"]]) for time in times if time["round"] in base]
-    ratios = [a["tokens_per_second"] / b["tokens_per_second"] for a, b in pairs]
-    drafted = sum(time["drafted"] for time in times)
-    accepted = sum(time["accepted"] for time in times)
-    return {
-        "tokens_per_second": median(own),
-        "slowest": min(own),
-        "fastest": max(own),
-        "ms_per_token": 1e3 / median(own),
-        "to_backbone": median(ratios) if ratios else None,
-        "mean_exit_layer": fmean(time["mean_exit_layer"] for time in times),
-        "acceptance": accepted / drafted if drafted else None,
-        "same_text": sum(a["text"] == b["text"] for a, b in pairs),
-        "rounds": len(own),
-    }

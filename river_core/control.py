@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from .errors import RiverError
 from .settings import check_threshold
 
 
@@ -34,6 +35,12 @@ class Control:
     def cancelled(self) -> bool:
         """Whether `cancel` was called."""
         return self._cancelled
+
+
+def refuse_stopped(control: Control | None, what: str) -> None:
+    """Raises RiverError once `control` was cancelled: a run under it may have ended early."""
+    if control is not None and control.cancelled:
+        raise RiverError(f"{what} was stopped.")
 
 
 class Clock:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from .cells import Setting, quality_rows, speed_rows
+from .cell_rows import quality_rows, speed_rows
+from .cells import Setting
 from .errors import SettingsError
 from .policies import find_policy
 from .resumable import Lines

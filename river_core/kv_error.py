@@ -13,6 +13,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from .control import Control, refuse_stopped
 from .decode import generate, teacher_forced
 from .errors import SettingsError
 from .metrics import pearson
@@ -22,6 +23,7 @@ from .prompts import Prompt
 from .records import RunRecord, TokenRecord
 from .settings import DecodeSettings
 
+WHAT = "the comparison with the backbone's cache"
 HELD = "brp"  # KV source letters of slots that hold an entry
 
 
@@ -98,26 +100,34 @@ class CacheReference:
         *,
         max_new_tokens: int = 128,
         chat: bool = True,
+        control: Control | None = None,
     ) -> CacheReference:
         """Feed the tokens to the backbone; None: let it decode greedily.
 
-        Raises SettingsError for fewer than two tokens and where a layer is not resident.
+        Raises SettingsError for fewer than two tokens and where a layer is not resident,
+        RiverError within a pass once `control` was cancelled; so does `against`.
         """
         model.require_whole("a comparison with the backbone's cache")
         model.require_one_device("a comparison with the backbone's cache")
         own: dict[str, Any] = {"policy": "backbone", "full_trace": False, "chat": chat}
         if token_ids is None:
-            run = generate(model, prompt, max_new_tokens=max_new_tokens, **own)
+            own |= {"max_new_tokens": max_new_tokens}
+            run = generate(model, prompt, control=control, **own)
         else:
-            run = teacher_forced(model, prompt, token_ids, **own)
+            run = teacher_forced(model, prompt, token_ids, control=control, **own)
+        refuse_stopped(control, WHAT)
         if len(run.tokens) < 2:
             raise SettingsError("one token leaves no row in the cache; compare two or more.")
         return cls(run, _copy(model, run))
 
-    def against(self, model: RiverModel, **settings: Any) -> tuple[RunRecord, KvError]:
+    def against(
+        self, model: RiverModel, *, control: Control | None = None, **settings: Any
+    ) -> tuple[RunRecord, KvError]:
         """A policy's run over the same tokens, and how far its keys and values lie."""
         ids, settings = [t.token_id for t in self.run.tokens], settings | {"full_trace": False}
-        run = teacher_forced(model, list(self.run.prompt.token_ids), ids, **settings)
+        fed = list(self.run.prompt.token_ids)
+        run = teacher_forced(model, fed, ids, control=control, **settings)
+        refuse_stopped(control, WHAT)
         both = zip(self.kept, _copy(model, run), strict=True)
         keys, values = (cosines(a, b).tolist() for a, b in both)
         return run, kv_error_of(run, keys, values)

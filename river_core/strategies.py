@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from .cells import BASELINE, Setting, quality_rows, speed_rows
+from .cell_rows import quality_rows, speed_rows
+from .cells import BASELINE, Setting
 from .grid import number, setup, spread
 from .policies import POLICIES
 from .resumable import Lines

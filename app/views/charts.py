@@ -42,8 +42,8 @@ class Chart:
         return json.dumps({**json.loads(self.figure.to_json()), "config": CONFIG})
 
     def note(self) -> dict[str, Any]:
-        """What stands beneath the figure, and the rows of its CSV."""
-        return {"name": self.name, "caption": self.caption, "table": self.table}
+        """What stands beneath the figure, the rows of its CSV, and each theme's inks."""
+        return {"name": self.name, "caption": self.caption, "table": self.table, "inks": _inks()}
 
 
 def of_run(records: Sequence[RunRecord], *, dark: bool) -> list[Chart]:
@@ -231,6 +231,12 @@ def _layout(name: str, dark: bool) -> dict[str, Any]:
         "xaxis": {**axis, "title": {"text": say(across)}},
         "yaxis": {**axis, "title": {"text": say(f"charts.{name}.y")}},
     }
+
+
+def _inks() -> dict[str, list[str]]:
+    """By theme every colour of a figure that is another one in the other theme, in one order."""
+    themes = {"light": False, "dark": True}
+    return {name: [INK[dark], GRID[dark], _frame(dark)] for name, dark in themes.items()}
 
 
 def _frame(dark: bool) -> str:

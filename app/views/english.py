@@ -15,11 +15,12 @@ from functools import lru_cache
 
 from river_core.errors import RecordError, RiverError
 
-from .wording import language, read_dictionary, say
+from .wording import language, read_dictionary, say, sentences
 
 OPEN, CLOSE = "\u2068", "\u2069"
 MARKED = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
 KNOWN = "engine."
+RESTORE = re.compile(r"; restore \w+ with model\.set_resident\((\d+)\)\.$")
 LONGEST = 500  # characters of a sentence that is looked up: it may come from a visitor's file
 
 
@@ -39,8 +40,16 @@ def marked(text: str) -> str:
 
 
 def told(error: object) -> str:
-    """The sentence of an error; the engine's is introduced as English where the page is not."""
-    return str(error) if isinstance(error, Refused) else _introduced(str(error))
+    """The sentence of an error; the engine's is introduced as English where the page is not.
+
+    Its advice for evicted layers is a call in Python: here it is how the page does the same.
+    """
+    text = str(error)
+    if isinstance(error, Refused):
+        return text
+    if found := RESTORE.search(text):
+        return sentences((_introduced(f"{text[: found.start()]}."), _restore(found[1])))
+    return _introduced(text)
 
 
 def known(text: str) -> str:
@@ -71,6 +80,13 @@ def _pattern(sentence: str) -> re.Pattern[str]:
     parts = re.split(r"\{(\w+)\}", sentence)
     named = [f"(?P<{part}>.+?)" if i % 2 else re.escape(part) for i, part in enumerate(parts)]
     return re.compile("".join(named))
+
+
+def _restore(layers: str) -> str:
+    words = {"settings": "settings.title", "field": "settings.resident"}
+    words |= {"button": "settings.resident.apply"}
+    shown = {name: say(key) for name, key in words.items()}
+    return say("settings.resident.back", layers=layers, **shown)
 
 
 def _introduced(text: str) -> str:

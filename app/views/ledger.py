@@ -5,6 +5,7 @@ All numbers are `river_core.footprint`'s; the page adds the parts that it shows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from river_core.footprint import (
@@ -24,6 +25,7 @@ from .wording import say
 CONTEXTS = (1000, 8000, 32000)  # tokens that the KV cache holds
 PARTS = ("backbone", "river", "embedding", "head", "norms", "kv", "buffers")  # as they are stacked
 BY_LAYER = ("backbone", "river", "norms")  # parts that a number of resident layers may change
+PACKAGED = {"smollm2-135m": "smollm2-135m-packaged"}
 HUB = {  # shape -> what `load` takes
     "llama-3.2-1b": "meta-llama/Llama-3.2-1B-Instruct",
     "llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct",
@@ -34,10 +36,10 @@ HUB = {  # shape -> what `load` takes
 }
 
 
-def listed() -> list[dict[str, Any]]:
+def listed(names: Mapping[str, str] = HUB) -> list[dict[str, Any]]:
     """The tables of the models of `HUB`, none of them loaded, with River's usual settings."""
     layout = Layout(DEFAULT_RIVER)
-    return [ledger(SHAPES[shape], layout, name) for shape, name in HUB.items()]
+    return [ledger(SHAPES[shape], layout, name) for shape, name in names.items()]
 
 
 def ledger(spec: ShapeSpec, layout: Layout, name: str, capacity: int = 0) -> dict[str, Any]:
@@ -81,6 +83,11 @@ def ledger(spec: ShapeSpec, layout: Layout, name: str, capacity: int = 0) -> dic
 def view(loaded: dict[str, Any] | None = None) -> dict[str, Any]:
     """What the page's part "ledger" is sent, once: the loaded model's table, if there is one."""
     return {"loaded": loaded, "models": listed(), "by_layer": BY_LAYER, "parts": PARTS}
+
+
+def unloaded() -> dict[str, Any]:
+    """The same for a page that can load none: the packaged model first, which its runs are of."""
+    return view() | {"models": listed(PACKAGED | HUB)}
 
 
 def _resident(layout: Layout, layers: int) -> Layout:

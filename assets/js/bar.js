@@ -42,6 +42,7 @@ function drawBar(chips, origin) {
   const from = {name: say("bar.origin"), text: card.origin};
   put(origin, card.origin ? say("list.labelled", from) : "");
   document.body.dataset.phase = state;
+  followResident();
 }
 
 let spokenAt = 0;

@@ -210,6 +210,7 @@ function watchTheme() {
     ink.version++;
     requestMaps();
     requestStrips();
+    recolourCharts();
   };
   const changes = new MutationObserver(read);
   for (const node of [document.documentElement, document.body]) {

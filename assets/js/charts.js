@@ -6,14 +6,15 @@ const chartsDrawn = {run: null};
 // The run on show, and whether the page is dark.
 function chartsOf() {
   chartsDrawn.run = page.run;
-  const dark = Boolean(document.querySelector(".dark"));
-  return [page.view && page.view.phase === "done" ? page.run : "", dark];
+  return [page.view && page.view.phase === "done" ? page.run : "", pageIsDark()];
 }
 
 function mountChart(element, props, watch) {
   const show = () => {
     if (!props.value) return;
-    const {name, caption, table} = JSON.parse(props.value);
+    const {name, caption, table, inks} = JSON.parse(props.value);
+    readInks(inks);
+    watchCharts();
     const save = make("button", {type: "button", class: "link-button"}, say("charts.csv"));
     save.addEventListener("click", () => saveText(`river-${name}.csv`, chartCsv(table)));
     element.replaceChildren(make("div", {class: "chart-note"}, make("p", {}, caption), save));

@@ -6,6 +6,7 @@ const MIB = 2 ** 20;
 const MARKS = ["alone", "all", "river"];
 const ledger = {
   models: [], loaded: null, model: null, row: 0, context: 0, card: "", measured: null,
+  resident: 0, // backbone layers of the loaded model that were last known to be there
   chosen: false, // by the reader: the loaded model's table, which comes later, leaves that alone
 };
 const ledgerNodes = {};
@@ -22,6 +23,7 @@ function readLedger(view) {
   ledger.parts = view.parts;
   ledger.byLayer = view.by_layer;
   ledger.loaded = view.loaded;
+  ledger.resident = page.card ? page.card.resident : 0;
   ledger.models = [...(view.loaded ? [view.loaded] : []), ...view.models];
   const options = ledger.models.map((model) => make("option", {}, modelTitle(model)));
   ledgerNodes.model.replaceChildren(...options);
@@ -30,6 +32,18 @@ function readLedger(view) {
   if (kept < 0) return chooseModel(0);
   ledger.model = ledger.models[kept];
   ledgerNodes.model.selectedIndex = kept;
+  drawLedger();
+}
+
+// Layers were evicted or restored: the slider goes along, unless the reader has moved it elsewhere.
+function followResident() {
+  const [{loaded, model}, before, now] = [ledger, ledger.resident, page.card.resident];
+  if (!loaded || before === now) return;
+  ledger.resident = now;
+  const row = loaded.resident.indexOf(now);
+  const there = !ledger.chosen || ledger.row === loaded.resident.indexOf(before);
+  if (model !== loaded || row < 0 || !there) return;
+  ledgerNodes.resident.value = ledger.row = row;
   drawLedger();
 }
 

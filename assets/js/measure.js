@@ -40,10 +40,18 @@ function onMeasured(update) {
   taskFollowers.push(() => page.view && update(page.view));
 }
 
-// The tiles, with those that a measurement replaces.
+// The tiles under the badge, and where that says "measured" those that are still of one run.
 function tilesOf(view) {
-  const measured = Object.fromEntries((measuredFor(view).tiles || []).map((one) => [one.key, one]));
-  return view.readouts.tiles.map((one) => measured[one.key] || one);
+  const measured = measuredFor(view).tiles;
+  if (!measured) return [view.readouts.tiles, []];
+  const keys = measured.map(({key}) => key);
+  return [measured, view.readouts.tiles.filter(({key}) => !keys.includes(key))];
+}
+
+// Whether numbers are measured or those of one run.
+function measureBadge(words = "") {
+  return make("span", {class: words ? "measure-badge is-measured" : "measure-badge"},
+    words || say("measure.quick"));
 }
 
 // A button that starts work of one kind, and while it is at work stops it.

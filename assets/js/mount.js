@@ -19,12 +19,13 @@ function mountParts(part, element, props, watch, trigger) {
   lessonFromLink();
 }
 
-// A page without a server: recorded runs only.
+// A page without a server: recorded runs, and what models would take.
 function replay(part, element) {
   page.card = RECORDED[0].card;
   if (part === "estimate") element.prepend(plainSlider());
-  const props = {value: JSON.stringify(part === "bar" ? page.card : RECORDED[0])};
-  mountParts(part, element, props, () => {});
+  const sizes = () => document.getElementById("river-ledger").textContent;
+  const value = () => JSON.stringify(part === "bar" ? page.card : RECORDED[0]);
+  mountParts(part, element, {value: part === "ledger" ? sizes() : value()}, () => {});
 }
 
 window.River = {mount: mountParts, files: mountFiles, sent, replay, chartsOf};

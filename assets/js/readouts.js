@@ -5,16 +5,27 @@ function readoutBlocks() {
   const both = make("div", {class: "block"});
   const memory = make("div", {class: "block"});
   const machine = make("div", {class: "block"});
-  const drawTiles = (view) => once(tiles, tilesOf(view), () => tilesOf(view).map(tile));
-  onMeasured(drawTiles);
+  const rest = make("div", {class: "tiles"});
+  const more = make("div", {class: "measure measure-rest"}, measureBadge());
+  const drawMeasured = (view) => {
+    const [first, left] = tilesOf(view);
+    once(tiles, first, () => first.map(tile));
+    once(rest, left, () => left.map(tile));
+    more.hidden = rest.hidden = !left.length;
+    const [repeats, lines] = [measuredFor(view).rows, view.readouts.rows];
+    once(both, [repeats, lines], () => [
+      ...(repeats ? [heading("both_measured"), bothTable(repeats)] : []),
+      heading("both"), bothTable(lines)]);
+  };
+  onMeasured(drawMeasured);
   followCalmly((view) => {
-    const {rows: lines, memory: parts, machine: facts} = view.readouts;
-    drawTiles(view);
-    once(both, lines, () => [heading("both"), bothTable(lines)]);
+    const {memory: parts, machine: facts} = view.readouts;
+    drawMeasured(view);
     once(memory, parts, () => [heading("memory"), memoryTable(parts)]);
     once(machine, facts, () => [heading("machine"), factList(facts)]);
   });
-  return make("div", {}, measureBar(), tiles, make("div", {class: "blocks"}, both, memory, machine));
+  return make("div", {}, measureBar(), tiles, more, rest,
+    make("div", {class: "blocks"}, both, memory, machine));
 }
 
 function once(node, values, drawing) {

@@ -6,16 +6,17 @@ function savedBlock() {
   const show = (view) => {
     const gap = measuredFor(view).saved || (view.comparison && view.comparison.saved);
     section.hidden = !gap;
-    if (gap) once(body, gap, () => savedOf(gap));
+    const {badge} = measuredFor(view);
+    if (gap) once(body, [gap, badge], () => savedOf(gap, badge));
   };
   follow(show);
   onMeasured(show);
   return section;
 }
 
-function savedOf(gap) {
+function savedOf(gap, badge) {
   return [
-    make("h2", {}, gap.title),
+    make("div", {class: "gap-head"}, make("h2", {}, gap.title), measureBadge(badge)),
     ...gap.sentences.map((sentence) => make("p", {}, sentence)),
     make("div", {class: "gap-columns"}, gapBars(gap.bars), gapLines(gap.lines)),
   ];

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from river_core import strategies
-from river_core.cells import Reference, Setting, quality, quality_rows
+from river_core.cell_rows import quality_rows
+from river_core.cells import Reference, Setting, quality
 from river_core.cli_study import BEGIN, END
 from river_core.resumable import Lines
 from river_core.sweep import bundled_prompts

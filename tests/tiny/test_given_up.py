@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import river_core
+from river_core.cells import Setting, Study
 from river_core.errors import RiverError
 from river_core.execution import eager
+from river_core.kv_error import CacheReference
+from river_core.resumable import Lines
 from tests.tiny.test_hard_cases import CancelAt, timeless
 
 POLICIES = [("backbone", None), ("river", "full"), ("river", "exit"), ("kv-mask", None),
@@ -81,3 +86,64 @@ def test_the_search_for_safe_exits_is_given_up(one_tiny) -> None:
         with pytest.raises(RiverError, match="was stopped"):
             river_core.earliest_safe_exits(model, run, control=control)
     assert river_core.earliest_safe_exits(model, run) == found
+
+
+def refused(work: Callable[[], Any]) -> str:
+    """Why `work` was refused, or nothing."""
+    try:
+        work()
+    except RiverError as error:
+        return str(error)
+    return ""
+
+
+def untimed(file: Lines) -> list[dict[str, Any]]:
+    """A study's lines without what no two runs share."""
+    return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in file.lines]
+
+
+def test_a_study_is_given_up_within_a_step_and_writes_nothing_of_it(one_tiny, tmp_path) -> None:
+    """A control that cancels itself at every moment in turn: only whole lines, and resumable."""
+    model, prompts = one_tiny.load(bits=4), [one_tiny.prompt[:3]]
+    settings = [Setting("backbone"), Setting("river", "none"), Setting("river", threshold=0.5)]
+
+    def measure(name: str, moment: int | None) -> Lines:
+        file = Lines(tmp_path / f"{name}.jsonl")
+        control: Any = None if moment is None else CancelAt(moment)
+        study = Study(file, "p", model, prompts, 3, lambda *_: None, control)
+        study.quality(settings)
+        study.speed(settings, 1)
+        return file
+
+    whole = untimed(measure("whole", None))
+    assert {line["type"] for line in whole} == {"cell", "skipped", "time"}
+    sizes = set()
+    for moment in itertools.count(0, 5):
+        reason = refused(lambda at=moment: measure(str(at), at))
+        if not reason:
+            break
+        assert reason == "the measurement was stopped."
+        part = untimed(Lines(tmp_path / f"{moment}.jsonl"))
+        assert part == whole[: len(part)]
+        sizes.add(len(part))
+        if moment % 3 == 0:
+            assert untimed(measure(str(moment), None)) == whole
+    assert len(sizes) > 3
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_comparison_of_caches_is_given_up(one_tiny, forced: bool) -> None:
+    model, ids = one_tiny.load(bits=4), [5, 6, 7] if forced else None
+    reference = CacheReference.of(model, one_tiny.prompt, ids, max_new_tokens=3)
+    found = reference.against(model, threshold=0.5)[1]
+    for moment in range(3 * model.num_layers):
+        for work in (
+            lambda control: CacheReference.of(
+                model, one_tiny.prompt, ids, max_new_tokens=3, control=control
+            ),
+            lambda control: reference.against(model, threshold=0.5, control=control),
+        ):
+            with_it: Any = CancelAt(moment)
+            reason = refused(lambda one=work, given=with_it: one(given))
+            assert "was stopped" in reason or moment > model.num_layers
+    assert reference.against(model, threshold=0.5)[1] == found

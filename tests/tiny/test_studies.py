@@ -9,7 +9,8 @@ import pandas
 import pytest
 
 from river_core import cells, grid, strategies, sweep
-from river_core.cells import Reference, Setting, Study, quality, quality_rows, speed_rows
+from river_core.cell_rows import quality_rows, speed_rows
+from river_core.cells import Reference, Setting, Study, quality
 from river_core.errors import SettingsError
 from river_core.figures import save_figure, strategies_figure, sweep_figure
 from river_core.policies import POLICIES

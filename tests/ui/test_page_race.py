@@ -167,7 +167,7 @@ def test_a_click_on_the_race_selects_the_token(open_page: OpenPage, served: Any)
 def test_a_measurement_replaces_the_quick_look(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page)
-    badge = page.locator(".measure-badge")
+    badge = page.locator(".measure-line .measure-badge")
     expect(badge).to_have_text("quick look: one run each")
     expect(page.locator(".tile-upper_rate .tile-value")).to_have_text("33.9")
     page.locator(".measure-button").click()
@@ -181,6 +181,34 @@ def test_a_measurement_replaces_the_quick_look(open_page: OpenPage, served: Any)
     expect(page.locator(".gap-bar .number").last).to_have_text("80 %")
     run_to_end(page)
     expect(badge).to_have_text("quick look: one run each")
+    expect(page.locator(".gap .measure-badge")).to_have_text("quick look: one run each")
+
+
+def test_measured_numbers_and_those_of_one_run_are_kept_apart(
+    open_page: OpenPage, served: Any
+) -> None:
+    page = open_page(served[0])
+    run_to_end(page)
+    groups = page.locator(".tiles")
+    titles, rates = (
+        page.locator(".blocks .block:has(.both) h2"),
+        page.locator(".both tr:has-text('decode')"),
+    )
+    expect(groups.nth(1)).to_be_hidden()
+    expect(page.locator(".measure-rest")).to_be_hidden()
+    expect(titles).to_have_text(["Both lanes, quick look"])
+    page.locator(".measure-button").click()
+    expect(titles).to_have_text(["Both lanes, measured", "Both lanes, quick look"])
+    keys = "all => all.map(one => one.className.split('tile-')[1])"
+    measured = groups.nth(0).locator(".tile").evaluate_all(keys)
+    assert measured == ["upper_rate", "lower_rate", "mean_exit", "saved"]
+    assert groups.nth(1).locator(".tile").evaluate_all(keys) == ["agreement", "memory"]
+    expect(page.locator(".measure-rest .measure-badge")).to_have_text("quick look: one run each")
+    expect(page.locator(".tile-saved")).to_contain_text("time saved by round: 12 % to 24 %")
+    expect(rates.nth(0)).to_contain_text("34.0 (30.9 to 35.5)")
+    expect(rates.nth(1)).to_contain_text("33.9")
+    expect(page.locator(".gap .measure-badge")).to_have_text("measured: n = 5 interleaved")
+    expect(page.locator(".lane-upper")).to_contain_text("tok/s in this run")
 
 
 def test_a_measurement_is_stopped(open_page: OpenPage, served: Any) -> None:
@@ -195,7 +223,7 @@ def test_a_measurement_is_stopped(open_page: OpenPage, served: Any) -> None:
     page.locator(".measure-button").click()
     expect(page.locator(".measure-line")).to_contain_text("Stopped")
     source.pause = 0.03
-    expect(page.locator(".measure-badge")).to_have_text("quick look: one run each")
+    expect(page.locator(".measure-line .measure-badge")).to_have_text("quick look: one run each")
 
 
 @pytest.mark.thorough
@@ -240,7 +268,7 @@ def test_all_of_it_is_accessible_and_narrow(open_page: OpenPage, served: Any, th
     page = open_page(served[0], theme=theme, width=390)
     run_to_end(page, "hostile")
     page.locator(".measure-button").click()
-    page.wait_for_selector(".measure-badge.is-measured")
+    page.wait_for_selector(".measure-line .is-measured")
     page.locator(".measure-facts summary").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert serious(page) == []

@@ -28,7 +28,7 @@ def measure_by(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
 
 
 def test_progress_then_the_result(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(model: Any, values: Any, tell: studies.Say) -> dict[str, Any]:
+    def measure(model: Any, values: Any, tell: studies.Say, _: Any) -> dict[str, Any]:
         tell("half", 0.5)
         time.sleep(0.6)
         return {"rows": [values["prompt"]]}
@@ -44,7 +44,7 @@ def test_progress_then_the_result(runner: Runner, monkeypatch: pytest.MonkeyPatc
 def test_stop_ends_it_at_the_next_step(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
 
-    def measure(model: Any, values: Any, tell: studies.Say) -> dict[str, Any]:
+    def measure(model: Any, values: Any, tell: studies.Say, _: Any) -> dict[str, Any]:
         for n in range(1000):
             steps.append(n)
             tell("step", n / 1000)
@@ -71,7 +71,7 @@ def test_stop_ends_it_at_the_next_step(runner: Runner, monkeypatch: pytest.Monke
 def test_a_new_run_stops_it_and_it_does_not_stop_a_run(
     runner: Runner, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure(model: Any, values: Any, tell: studies.Say) -> dict[str, Any]:
+    def measure(model: Any, values: Any, tell: studies.Say, _: Any) -> dict[str, Any]:
         while True:
             tell("step", None)
             time.sleep(0.02)
@@ -162,6 +162,30 @@ def test_both_measurements_on_a_random_model() -> None:
     }  # 0.5 + 0.8 of the way is 0.9 again
     shares = [share for _, share in told if share is not None]
     assert min(shares) >= 0 and max(shares) <= 1
+
+
+@pytest.mark.parametrize("name", list(studies.MEASURES))
+@pytest.mark.parametrize("moment", [1, 7, 40])
+def test_stop_reaches_into_a_step(name: str, moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop at the n-th pass, in the middle of a run of 20: no other pass is begun."""
+    import river_core
+    from river_core.passes import Passes
+
+    model = random_model("tiny", dtype="float32")
+    values = {"prompt": [3, 1, 4, 1, 5], "threshold": 0.9, "lowest": 0.5}
+    task, begun, run = studies.Study("", name=name, values=values), [0], Passes.run
+
+    def counted(self: Passes, *what: Any, **how: Any) -> None:
+        begun[0] += 1
+        if begun[0] == moment:
+            task.stop()
+        run(self, *what, **how)
+
+    monkeypatch.setattr(Passes, "run", counted)
+    monkeypatch.setattr(studies, "_short", str)  # a random model has no tokenizer: ids for a text
+    task.begin(river_core, lambda: model, {})
+    assert (task.phase, task.result, task.error) == ("stopped", {}, "")
+    assert begun[0] == moment
 
 
 def test_options_reach_the_loading() -> None:

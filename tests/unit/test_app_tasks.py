@@ -41,7 +41,10 @@ def test_both_lanes_are_measured_in_turns(runner: Runner, engine: Engine) -> Non
     assert shares == sorted(shares) and shares[-1] == 1
     result = view["result"]
     assert result["badge"] == "measured: n = 5 interleaved"
-    assert [tile["key"] for tile in result["tiles"]] == ["upper_rate", "lower_rate", "saved"]
+    keys = [tile["key"] for tile in result["tiles"]]
+    assert keys == ["upper_rate", "lower_rate", "mean_exit", "saved"]
+    assert result["rows"][0][1:] == ["30.0 (30.0 to 30.0)"] * 2
+    assert "time saved by round: 0 % to 0 %" in result["tiles"][3]["note"]
     assert "30.0 to 30.0" in result["tiles"][0]["note"]
     facts = dict(result["facts"])
     assert "n = 5" in facts["repeats"] and int(facts["threads"]) >= 1

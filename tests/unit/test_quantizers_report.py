@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from river_core.back_ends import EXIT_LAYERS, SPECS, table
-from river_core.cells import quality_rows
+from river_core.cell_rows import quality_rows
 from river_core.cli_study import BEGIN, END
 from river_core.resumable import Lines
 from river_core.settings import DEFAULT_RIVER

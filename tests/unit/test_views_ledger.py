@@ -73,3 +73,27 @@ def test_the_formula_needs_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("resident", [8, 5, 1])
+def test_the_row_of_evicted_layers_is_what_the_engine_then_holds(resident: int) -> None:
+    """And the backbone, refused, says on the page how to get the layers back."""
+    from app.views.english import told
+    from river_core import RiverError, generate
+    from river_core.random_model import random_model
+
+    model = random_model("tiny")
+    layout = Layout(model.info.quant, model.info.entry_layer)
+    table = ledger(SHAPES["tiny"], layout, "tiny", model.capacity)
+    model.set_resident(resident)
+    held = model.memory()
+    row = shown(table, table["resident"].index(resident), -1)
+    assert {part: row[part] for part in BY_LAYER} == {part: held[part] for part in BY_LAYER}
+    if resident < model.num_layers:
+        with pytest.raises(RiverError) as refused:
+            generate(model, [3, 1, 4], policy="backbone", max_new_tokens=2)
+        assert told(refused.value) == (
+            f"policy 'backbone' needs all 8 backbone layers, but {resident} are resident. To get "
+            "them back, open “Settings”, set “Resident backbone layers” to 8 and press “Keep so "
+            "many”."
+        )
