@@ -6,6 +6,7 @@ pieces because a hint is missing. The full product of kernels and cards runs wit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,3 +198,14 @@ def test_without_hints_the_loads_are_small(tmp_path: Path) -> None:
     types = {name: kind.rstrip("!") for name, kind in case.types.items()}
     code = compile_for(case.kernel, types, case.constants, 90, tmp_path)
     assert code.loads(128) < case.vectors
+
+
+def test_the_last_split_sees_what_the_others_wrote(tmp_path: Path) -> None:
+    """Before a split is counted all its threads are done and their parts are in memory; after it
+    nothing is read from a cache that is older."""
+    case = CASES["rope, write, attention, 8B"]
+    code = compile_for(case.kernel, case.types, case.constants, 90, tmp_path, warps=case.warps)
+    wanted = ("BAR", "MEMBAR.ALL.GPU", "ATOMG.E.ADD.STRONG.GPU", "CCTL.IVALL", "BAR")
+    order = re.findall(r"\b(?:BAR(?=\.SYNC)|MEMBAR\.\S+|ATOMG\.\S+|CCTL\.\w+)", code.sass)
+    at = order.index(wanted[1])
+    assert tuple(order[at - 1 : at + 4]) == wanted
