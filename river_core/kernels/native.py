@@ -20,7 +20,7 @@ from .native_library import NativeLibrary, load_library, open_library
 from .pages import together
 
 FEW_ROWS = 16  # more rows than this go through torch's matrix product in fp32
-SCRATCH = 1 << 20  # fp32 numbers converted at a time for that product
+SCRATCH = 1 << 21  # numbers of fp32 that a product of many rows widens at a time
 HOLD_BYTES = 64 << 20  # calls that read more release the GIL
 TYPES = (
     torch.float16,
@@ -85,12 +85,14 @@ class _Native(ABC):
         if x.ndim != 2 or x.shape[1] != self.shape[1]:
             raise ValueError(f"x {tuple(x.shape)} does not fit a weight of {self.shape}")
         x = x.to("cpu", torch.float32).contiguous()
+        step = max(1, SCRATCH // self.shape[1])
+        if x.shape[0] > FEW_ROWS and step >= self.shape[0]:
+            return x @ self.dense().T
         out = torch.empty(x.shape[0], self.shape[0])
         if x.shape[0] <= FEW_ROWS:
             threads = torch.get_num_threads()
             self._few(self._address, x.data_ptr(), x.shape[0], out.data_ptr(), threads)
             return out
-        step = max(1, SCRATCH // self.shape[1])
         for start in range(0, self.shape[0], step):
             part = self._rows(start, min(start + step, self.shape[0]))
             out[:, start : start + step] = x @ part.T
