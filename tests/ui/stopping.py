@@ -91,7 +91,7 @@ def working(kind: str) -> Moment:
 MOMENTS = {
     "prompt": running(LONG, 32, PHASE.format("prompt")),
     "decode": running(STORY, 1500, PHASE.format("decoding")),
-    "second lane": running(STORY, 24, "document.querySelector('.lane-lower .tok') !== null"),
+    "second lane": running(STORY, 160, "document.querySelector('.lane-lower .tok') !== null"),
     "tracing": running(LONG[:2400], 4, PHASE.format("tracing")),
     "measure": working("measure"),
     "safe": working("safe"),
