@@ -99,7 +99,7 @@ def test_script_in_a_text_stays_data_in_the_export(tmp_path: Path) -> None:
     source.write_text(changed("token", text="</script><script>alert(1)</script>"))
     export.main(["--run", str(source), "--out", str(out)])
     text = out.read_text()
-    assert "<script>alert" not in text and text.count("</script>") == 3
+    assert "<script>alert" not in text and text.count("</script>") == 4
     source.write_text("{}")
     with pytest.raises(SystemExit, match="river: "):
         export.main(["--run", str(source)])
