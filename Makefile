@@ -39,7 +39,8 @@ test: $(DEV) $(MODEL)
 
 # The slow properties in full: all prompts, all tokens, every browser test.
 test-whole: $(DEV) $(MODEL)
-	@$(PY) -m pytest --whole tests/real/test_policies.py tests/real/test_real_model.py tests/ui $(PYTEST_ARGS)
+	@$(PY) -m pytest --whole tests/real/test_policies.py tests/real/test_real_model.py \
+	  tests/real/test_repeatable.py tests/ui $(PYTEST_ARGS)
 
 # What transformers decides (configurations, oracles, names of weights), beside the installed one.
 WITH_A_MODEL := $(addprefix tests/ui/test_page_,live.py stop.py walks.py)
