@@ -26,11 +26,14 @@ STYLE = f"""
 #{ELEMENT} .lanes {{ margin-top: 150px; }}
 @media (max-width: 640px) {{ #{ELEMENT} .lanes {{ margin-top: 14px; }} }}
 """  # the room is what prompt, examples and buttons take above the lanes on a wide screen
-THEME = """{
+PATIENCE = 30  # seconds: then what Gradio's page says of a failed start must not be covered
+SCRIPT = f"""{{
+  const first = document.currentScript.parentNode;
   const asked = new URLSearchParams(location.search).get("__theme");
   const dark = asked ? asked === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  document.currentScript.parentNode.classList.toggle("dark", dark);
-}"""
+  first.classList.toggle("dark", dark);
+  setTimeout(() => first.remove(), {1000 * PATIENCE});
+}}"""
 
 
 def first_paint(view: Mapping[str, Any], style: str) -> str:
@@ -40,7 +43,7 @@ def first_paint(view: Mapping[str, Any], style: str) -> str:
     label = f"<p class='quiet'>{escape(view['recorded']['label'])}</p>"
     return (
         f"<div id='{ELEMENT}' class='rv' lang='{language()}' aria-busy='true'>"
-        f"<script>{THEME}</script><style>{style}{STYLE}</style>"
+        f"<script>{SCRIPT}</script><style>{style}{STYLE}</style>"
         f"<div>{head}{label}<div class='lanes'>{lanes}</div></div></div>"
     )
 

@@ -233,27 +233,27 @@ class Chooser:
 
     def _costs(self, rows: list[Row]) -> dict[str, dict[str, float]]:
         """Measure (or recall) microseconds by key and name, a key's kept winner first."""
-        costs = {} if self.remeasure else {k: self._known(k, list(c.names)) for k, c in rows}
-        unknown = [(key, those) for key, those in rows if not costs.get(key)]
-        measured = time_in_turns([those for _, those in unknown], self.device)
-        fresh = {key: found for (key, _), found in zip(unknown, measured, strict=True)}
-        kept: dict[str, dict[str, float]] = {}
+        spent = {} if self.remeasure else {key: self._known(key, those) for key, those in rows}
+        unknown = [(key, those) for key, those in rows if not spent.get(key)]
+        fresh = time_in_turns([those for _, those in unknown], self.device)
+        spent |= {key: found for (key, _), found in zip(unknown, fresh, strict=True)}
         for key, those in rows:
-            row = fresh[key] if key in fresh else costs[key] or {}
             n, k = those.shape
-            self._microseconds |= {f"{name} {n}x{k}": us for name, us in row.items()}
-            first = self._remember(key, row, list(those.names)) if row else ""
-            kept[key] = {first: row[first]} | row if row else row
-        return kept
+            self._microseconds |= {f"{name} {n}x{k}": us for name, us in spent[key].items()}
+            if spent[key]:
+                first = self._remember(key, spent[key], list(those.names))
+                spent[key] = {first: spent[key][first]} | spent[key]
+        return spent
 
     def _full_key(self, key: str) -> str:
         machine = f"{processor(self.device)}|torch {torch.__version__}|{torch.get_num_threads()}"
         return f"{MEASURED}|{machine}|{self._built}|{key}"
 
-    def _known(self, key: str, names: list[str]) -> dict[str, float] | None:
+    def _known(self, key: str, those: Candidates) -> dict[str, float]:
+        """What is stored of a choice between the same candidates; empty where nothing is."""
         row = self._store.rows.get(self._full_key(key))
-        if not isinstance(row, dict) or row.get("candidates") != names:
-            return None
+        if not isinstance(row, dict) or row.get("candidates") != list(those.names):
+            return {}
         costs: dict[str, float] = row["microseconds"]
         return costs
 

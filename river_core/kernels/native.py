@@ -86,10 +86,11 @@ class _Native(ABC):
             raise ValueError(f"x {tuple(x.shape)} does not fit a weight of {self.shape}")
         x = x.to("cpu", torch.float32).contiguous()
         step = max(1, SCRATCH // self.shape[1])
-        if x.shape[0] > FEW_ROWS and step >= self.shape[0]:
-            return x @ self.dense().T
+        few = x.shape[0] <= FEW_ROWS
+        if not few and step >= self.shape[0]:
+            return x @ self.dense().T  # nothing to copy into `out`
         out = torch.empty(x.shape[0], self.shape[0])
-        if x.shape[0] <= FEW_ROWS:
+        if few:
             threads = torch.get_num_threads()
             self._few(self._address, x.data_ptr(), x.shape[0], out.data_ptr(), threads)
             return out

@@ -104,10 +104,9 @@ def turn_and_attend(
     scale: float,
     window: int | None = None,
 ) -> None:
-    """`turn_and_write` and `attend` in one: the heads' attention fp32 [H, D] into `out`.
+    """As torch_step.py's, in one launch: the last split to arrive joins them.
 
-    qkv, rope, position, scale and window as there; `cached` keys and values [kv_heads, capacity,
-    D]; arrived int32 [kv_heads] holds zeros before and after. D is a power of two, else
+    arrived int32 [kv_heads] counts the splits: zeros before and after. D is a power of two, else
     KernelUnavailable.
     """
     (heads, dim), (kv_heads, capacity, _) = out.shape, cached[0].shape
@@ -128,13 +127,7 @@ def turn_and_attend(
 def end_layer(
     stream: tuple[Tensor, Tensor, Tensor], inputs: Tensor, limit: Tensor, words: Tensor, slot: int
 ) -> None:
-    """Post a layer's similarity as a word, and move the residual stream on.
-
-    `stream` is (before, hidden, fresh), fp32 [1, d] each: the similarity is of the latter two, then
-    hidden becomes before and fresh becomes hidden. inputs int64 [3] holds the step last; limit fp32
-    [1]; words int64 [slots], which may be pinned host memory: `slot` gets 31 bits of step, the flag
-    "above the limit" and the bits of the similarity.
-    """
+    """As torch_step.py's, in one launch; `words` int64 [slots] may be pinned host memory."""
     before, hidden, fresh = stream
     with torch.cuda.device_of(hidden):
         end_of_layer[(1,)](

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.real.conftest import NAME
-from tests.tiny.repeated import check, in_a_process
+from tests.tiny.repeated import could_differ, in_a_process
 
 PROMPT = "Why is the sky blue? Answer in one sentence, and then say why sunsets are red."
 
@@ -14,4 +14,5 @@ PROMPT = "Why is the sky blue? Answer in one sentence, and then say why sunsets 
 def test_two_processes() -> None:
     """The first one chooses kernels where none are stored; the second recalls its choice."""
     arguments = (NAME, PROMPT, "auto", "--threshold", "0.8")
-    check(in_a_process(*arguments), in_a_process(*arguments, "--backwards"))
+    first, second = in_a_process(*arguments), in_a_process(*arguments, "--backwards")
+    assert first == second and could_differ(first)

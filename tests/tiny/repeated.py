@@ -68,22 +68,15 @@ def in_a_process(*arguments: str) -> dict[str, Any]:
     return found
 
 
-def check(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Two processes said the same, to the last bit; and their runs could have differed."""
-    for name, run in first.items():
-        for key, value in run.items():
-            assert second[name][key] == value, (name, key)
-    assert second.keys() == first.keys()
-    names = {name.partition(": ")[0] for name in first}
-    for dtype in names:
-        runs = {name.partition(": ")[2]: run for name, run in first.items()}
+def could_differ(found: dict[str, Any]) -> bool:
+    """Whether the runs of each dtype left at several layers, and drew other tokens than greedy."""
+    for dtype in {name.partition(": ")[0] for name in found}:
+        runs = {name: found[f"{dtype}: {name}"] for name in cases(None)}
         exits = {e for run in runs.values() for e in run["exits"]}
-        assert len(exits) > 2, dtype
-        greedy, drawn, other = (
-            runs[name]["tokens"]
-            for name in ("backbone", "backbone, sampled", "backbone, another seed")
-        )
-        assert len({tuple(greedy), tuple(drawn), tuple(other)}) == 3
+        drawn = ("backbone", "backbone, sampled", "backbone, another seed")
+        if len(exits) <= 2 or len({tuple(runs[name]["tokens"]) for name in drawn}) < 3:
+            return False
+    return True
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from app.first_paint import ELEMENT
+from app.first_paint import ELEMENT, PATIENCE
 from app.shipped import shipped
 
 pytestmark = pytest.mark.slow
@@ -22,11 +22,15 @@ def unscripted(browser: Browser, served: tuple[str, Any]) -> Iterator[Opened]:
     """Opens the page with Gradio's scripts held back."""
     contexts = []
 
-    def open_one(*, width: int = 1280, asked: str = "", **options: Any) -> Page:
+    def open_one(
+        *, width: int = 1280, asked: str = "", clock: bool = False, **options: Any
+    ) -> Page:
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         contexts.append(context)
         page = context.new_page()
         page.route("**/assets/*.js", lambda route: route.abort())
+        if clock:
+            page.clock.install()
         page.goto(f"{served[0]}{asked}")
         return page
 
@@ -67,6 +71,13 @@ def test_it_has_the_theme_that_the_page_will_have(
 def test_it_fits_a_phone(unscripted: Opened) -> None:
     page = unscripted(width=390)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_it_does_not_cover_for_ever_what_failed(unscripted: Opened) -> None:
+    page = unscripted(clock=True)
+    assert page.locator(FIRST).count() == 1
+    page.clock.run_for(1000 * PATIENCE + 1)
+    assert page.locator(FIRST).count() == 0
 
 
 def test_it_goes_when_the_page_has_drawn_the_same(
