@@ -28,12 +28,14 @@ MODEL := $(VENV)/river-model.stamp
 run: $(MODEL)
 	@$(PY) app.py $(ARGS)
 
-# Tests without a real model or browser run in several processes; the others use all cores anyway.
-# 5 is pytest's "no tests": a -k may choose some of one half alone.
+# Several processes of one thread each, but for a page over a real model, which is timed. 5 is
+# pytest's "no tests": a -k may choose some of one part alone.
 test: $(DEV) $(MODEL)
-	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile tests/unit tests/tiny $(PYTEST_ARGS) \
-	  || [ $$? -eq 5 ]
-	@$(PY) -m pytest tests/real tests/gpu $(WITH_A_MODEL) $(UI_ARGS) $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile \
+	  tests/unit tests/tiny $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --maxprocesses 2 --dist loadfile \
+	  tests/real tests/gpu $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	@$(PY) -m pytest $(WITH_A_MODEL) $(UI_ARGS) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 	@$(PY) -m pytest -n auto --maxprocesses 2 --dist loadfile tests/ui \
 	  $(addprefix --ignore=,$(WITH_A_MODEL)) $(UI_ARGS) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 

@@ -110,8 +110,6 @@ class RunStream(Iterator[Record]):
 
     def _records(self) -> Generator[Record, None, None]:
         model = self._model
-        if self._plan.full_river:
-            model.ensure_full_river()
         self._passes.begin()
         self._clock = Clock()
         text = TextStream(model.tokenizer, self._settings.stop)
@@ -119,6 +117,9 @@ class RunStream(Iterator[Record]):
         reason, prefill, last = "cancelled", 0.0, 0.0
         now = self._open(Rows(self._ids, tuple(range(len(self._ids)))), 0)
         try:
+            if self._plan.full_river:
+                model.ensure_full_river(looking_at(self._control))
+                self._clock = Clock()
             self._passes.run(now, self._plan.prefill == "exit")
             chosen = [(now, self._choose(now))]
             prefill = self._clock.now()

@@ -20,6 +20,7 @@ from .block import Rope
 from .cache import SharedCache
 from .calibration_store import CalibrationFile
 from .errors import RiverError, SettingsError
+from .giving_up import go_on
 from .kernels.base import Linear
 from .layer import BlockShape, LayerWeights
 from .residency import Shelf, resident_layers, return_memory
@@ -205,12 +206,14 @@ class RiverModel:
             weights = self.river[layer - 1] = self.build_twin(layer, self.layer(layer))
         return weights
 
-    def ensure_full_river(self, progress: Progress | None = None) -> None:
-        """Build the twins below the entry layer, which only full quantization needs."""
+    def ensure_full_river(self, pause: Callable[[], None] = go_on) -> None:
+        """Build the twins below the entry layer, which only full quantization needs.
+
+        `pause` is called before each; what it raises ends the building, and what was built stays.
+        """
         for layer in range(1, self.num_layers + 1):
             if self.river[layer - 1] is None:
-                if progress is not None:
-                    progress(f"building the river's layer {layer} for full quantization", None)
+                pause()
                 self.twin(layer)
 
     def token_text(self, token_id: int) -> str:

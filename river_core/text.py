@@ -38,12 +38,12 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[int, ...]:
         raise SettingsError(
             f"the model's chat template refuses these messages: {error}."
         ) from error
-    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return tuple(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def raw_ids(tokenizer: Any, text: str) -> tuple[int, ...]:
     """Ids of plain text with at most one beginning-of-sequence token."""
-    ids: list[int] = tokenizer(text)["input_ids"]
+    ids: list[int] = tokenizer(text, verbose=False)["input_ids"]  # ours to say what is too long
     bos = tokenizer.bos_token_id
     while len(ids) > 1 and bos is not None and ids[0] == bos and ids[1] == bos:
         ids = ids[1:]

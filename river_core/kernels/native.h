@@ -9,6 +9,8 @@
 #include <cstring>
 #if defined(__F16C__) || defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 typedef float f32x8 __attribute__((vector_size(32)));

@@ -8,12 +8,13 @@
 #include "native_attention.h"
 #include "native_rows.h"
 
-#include <omp.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <vector>
+
+extern "C" int omp_get_thread_num(), omp_get_num_threads();  // native_library.py: no omp.h on a Mac
 
 struct Layer {  // what it may not have is null or 0
     Matrix qkv, o, gate_up, down;

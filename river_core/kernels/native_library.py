@@ -5,7 +5,8 @@ functions compute (native.py, execution/native.py).
 
 OpenMP: the library is linked against the runtime that torch ships, where it ships one: then
 /proc/self/maps shows a single libgomp with one pool of threads, and torch's operations and these
-can alternate without two pools spinning against each other.
+can alternate without two pools spinning against each other. On a Mac that is the only runtime there
+is: Apple's compiler knows the pragmas, but brings neither a library nor omp.h.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ SOURCES = tuple(
         "native_choice.h",
     )
 )
-FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=c++17", "-Wno-psabi")
+FLAGS = ("-O3", "-shared", "-fPIC", "-std=c++17", "-Wno-psabi")
+MAC_HINT = "run `xcode-select --install`"
 CHECK = f"{__package__}.native"  # its function `check` says whether a library computes right
 TIMEOUT = 180.0  # seconds for the compiler and for the check, each
 CTYPES = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "i": ctypes.c_int, "d": ctypes.c_double}
@@ -106,9 +108,12 @@ def _build(folder: Path, sources: tuple[Path, ...] = SOURCES) -> Path:
     if sys.platform == "win32":
         raise _unavailable("they are not built on Windows", "use WSL or the torch kernels")
     compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    mend = MAC_HINT if sys.platform == "darwin" else "install a working g++"
     if shutil.which(compiler[0]) is None:
-        raise _unavailable(f"there is no C++ compiler {compiler[0]!r}", "install g++ or set CXX")
-    command = [*compiler, *FLAGS, str(sources[0]), *_openmp_of_torch()]
+        raise _unavailable(f"there is no C++ compiler {compiler[0]!r}", f"{mend} or set CXX")
+    library = _openmp_of_torch(Path(torch.__file__).parent)
+    before, after = machine_flags(sys.platform, platform.machine(), library)
+    command = [*compiler, *FLAGS, *before, str(sources[0]), *after]
     path = folder / f"{sources[0].stem}-{_key(compiler, command, sources)}.so"
     if path.is_file():
         return path
@@ -117,7 +122,7 @@ def _build(folder: Path, sources: tuple[Path, ...] = SOURCES) -> Path:
         made = Path(scratch) / path.name
         code, _, said = _run([*command, "-o", str(made)])
         if code:
-            raise _unavailable(f"{compiler[0]} failed ({said})", "install a working g++ or set CXX")
+            raise _unavailable(f"{compiler[0]} failed ({said})", f"{mend} or set CXX")
         made.replace(path)  # atomic: two processes may both come here
     return path
 
@@ -132,11 +137,25 @@ def _run(command: list[str]) -> tuple[int, str, str]:
     return done.returncode, done.stdout, said[0] if said else "no message"
 
 
-def _openmp_of_torch() -> list[str]:
-    """Linker arguments for the libgomp that torch's wheel brings, if it brings one."""
-    package = Path(torch.__file__).parent
-    found = sorted((*package.glob("lib/libgomp*"), *package.parent.glob("torch.libs/libgomp*")))
-    return ["-Wl,--as-needed", str(found[0])] if found else []
+def machine_flags(system: str, machine: str, openmp: Path | None) -> tuple[list[str], list[str]]:
+    """Compiler arguments before and after the source: the processor, and OpenMP.
+
+    `system` and `machine` as sys.platform and platform.machine() name them; `openmp` is the runtime
+    that torch brings, if it brings one.
+    """
+    if system == "darwin":  # arm64 means an M1 there, which is what Apple's compiler assumes
+        processor = [] if machine == "arm64" else ["-march=native"]
+        linked = [str(openmp), f"-Wl,-rpath,{openmp.parent}"] if openmp else ["-lomp"]
+        return [*processor, "-Xclang", "-fopenmp"], linked
+    processor = ["-mcpu=native" if machine in ("aarch64", "arm64") else "-march=native"]
+    return [*processor, "-fopenmp"], ["-Wl,--as-needed", str(openmp)] if openmp else []
+
+
+def _openmp_of_torch(package: Path) -> Path | None:
+    """The OpenMP runtime in torch's wheel: libgomp, or libomp on a Mac."""
+    inside = (*package.glob("lib/libgomp*"), *package.glob("lib/libomp.dylib"))
+    found = sorted((*inside, *package.parent.glob("torch.libs/libgomp*")))
+    return found[0] if found else None
 
 
 def _key(compiler: list[str], command: list[str], sources: tuple[Path, ...]) -> str:

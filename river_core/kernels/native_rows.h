@@ -126,9 +126,18 @@ static Input prepare(const Matrix& m, const float* x, float* scratch) {
     }
     return {x, q, scale, total};
 }
-static inline i32x8 dot16(s16x16 codes, const int16_t* x) {  // pairs of products, added
+static inline i32x8 dot16(s16x16 codes, const int16_t* x) {  // products, added in pairs
 #if defined(__AVX2__)
     return (i32x8)_mm256_madd_epi16((__m256i)codes, load<__m256i>(x));
+#elif defined(__aarch64__)  // pairs are four lanes apart here; the halves stay apart
+    int16x8_t c[2];
+    int32x4_t d[2];
+    memcpy(c, &codes, sizeof c);
+    for (int i = 0; i < 2; i++) {
+        int16x8_t v = vld1q_s16(x + 8 * i);
+        d[i] = vmlal_high_s16(vmull_s16(vget_low_s16(c[i]), vget_low_s16(v)), c[i], v);
+    }
+    return load<i32x8>(d);
 #else
     i32x8 d;
     for (int i = 0; i < 8; i++) d[i] = codes[2 * i] * x[2 * i] + codes[2 * i + 1] * x[2 * i + 1];

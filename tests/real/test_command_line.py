@@ -75,6 +75,7 @@ def test_one_sentence_for_what_is_wrong(arguments, words, capsys):
     assert sentence.startswith("river: ")
     assert words in sentence
     assert not any(line.startswith(("river: ", "Traceback")) for line in progress)
+    assert "transformers" not in err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

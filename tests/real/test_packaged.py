@@ -137,6 +137,7 @@ packaged.ensure(packaged.SMOLLM2, progress)
 
 
 @pytest.mark.slow
+@pytest.mark.thorough  # test_gguf_files.py kills a conversion too
 @pytest.mark.timeout(900)
 def test_a_killed_start_is_repeated_and_equals_transformers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,11 @@ from river_core.sweep import bundled_prompts
 PROMPTS = bundled_prompts()
 
 
+def in_full(*values):
+    """A case that only `--whole` runs."""
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
 def tokens_of(run):
     return [t.token_id for t in run.tokens]
 
@@ -33,8 +38,10 @@ def backbone(load_packaged, request):
 @pytest.mark.parametrize(
     ("policy", "options", "threshold"),
     [
-        *(("river-verified", {"draft": k}, 0.97) for k in (2, 4, 8)),
-        *(("self-speculative", {"draft": k}, None) for k in (1, 3, 6)),
+        ("river-verified", {"draft": 4}, 0.97),
+        ("self-speculative", {"draft": 3}, None),
+        *(in_full("river-verified", {"draft": k}, 0.97) for k in (2, 8)),
+        *(in_full("self-speculative", {"draft": k}, None) for k in (1, 6)),
     ],
 )
 def test_verified_text_is_the_backbones(load_packaged, backbone, policy, options, threshold):
@@ -58,7 +65,7 @@ def test_verified_text_is_the_backbones(load_packaged, backbone, policy, options
     assert accepted or policy == "self-speculative"
 
 
-@pytest.mark.parametrize("threshold", [0.5, 0.97, 0.985])
+@pytest.mark.parametrize("threshold", [0.97, in_full(0.5), in_full(0.985)])
 def test_batch_recompute_ends_with_the_backbones_cache(load_packaged, backbone, threshold):
     """The same tokens fed to both: every slot is the backbone's own, up to rounding."""
     model = load_packaged()

@@ -28,11 +28,17 @@ AWQ = QuantSpec(4, 64, "awq")
 SCHEDULE = [4, 1, 2, 3, 1, 5, 2]
 
 
+@pytest.fixture(scope="module")
+def rivers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache for the tests of this file: a river is made once."""
+    return tmp_path_factory.mktemp("rivers")
+
+
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
-    """Load a tiny model with that tokenizer, a short text and an empty cache."""
+def load(monkeypatch: pytest.MonkeyPatch, rivers: Path) -> Callable[..., Any]:
+    """Load a tiny model with that tokenizer and a short text."""
     monkeypatch.setattr("river_core.input_moments.bundled_text", lambda: TEXT)
-    monkeypatch.setenv("RIVER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RIVER_CACHE", str(rivers))
 
     def get(tiny: Any, folder: Path | None = None, **settings: Any) -> Any:
         words = Words(tiny.config.vocab)
@@ -50,8 +56,9 @@ def forced(model: Any, tiny: Any, tokens: list[int]) -> Any:
     return river_core.teacher_forced(model, tiny.prompt, tokens, policy="river", **given)
 
 
+@pytest.mark.few
 def test_with_fine_steps_the_twins_are_the_backbone(tiny, load):
-    """Every family: what the scales take, the norms or `up` give. The shared cache as well."""
+    """What the scales take, the norms or `up` give. The shared cache as well."""
     model = load(tiny, river=QuantSpec(8, 64, "awq"))
     tokens = [1, 2, 3, 4, 5, 6, 7]
     with torch.no_grad():
@@ -96,7 +103,8 @@ def _named(twin: Any) -> dict[str, torch.Tensor]:
     return found | {"input_layernorm": twin.attn_norm, "post_attention_layernorm": twin.ffn_norm}
 
 
-def test_a_second_load_is_bit_identical(one_tiny, load, monkeypatch):
+def test_a_second_load_is_bit_identical(one_tiny, load, monkeypatch, tmp_path):
+    monkeypatch.setenv("RIVER_CACHE", str(tmp_path))
     first = load(one_tiny)
     monkeypatch.setattr(loading._Loader, "_text", None)  # not asked for again
     again = load(one_tiny)

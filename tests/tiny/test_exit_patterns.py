@@ -20,22 +20,23 @@ def tokens_of(run):
     return [t.token_id for t in run.tokens]
 
 
-def random_schedule(seed: int, layers: int) -> list[int]:
-    return random.Random(seed).choices(range(1, layers + 1), k=TOKENS)
+def random_schedule(seed: int, layers: int, count: int = TOKENS) -> list[int]:
+    return random.Random(seed).choices(range(1, layers + 1), k=count)
 
 
 def test_identical_river_equals_backbone_under_50_schedules(tiny):
-    model = tiny.load(bits=16)
-    base = river_core.generate(model, tiny.prompt, policy="backbone", max_new_tokens=TOKENS)
+    model, count = tiny.load(bits=16), 9
+    base = river_core.generate(model, tiny.prompt, policy="backbone", max_new_tokens=count)
     for seed in range(50):
-        schedule, prefill = random_schedule(seed, tiny.config.layers), ("exit", "full")[seed % 2]
+        schedule = random_schedule(seed, tiny.config.layers, count)
+        prefill = ("exit", "full")[seed % 2]
         run = river_core.generate(
             model,
             tiny.prompt,
             exit="schedule",
             options={"exit_layers": schedule},
             prefill=prefill,
-            max_new_tokens=TOKENS,
+            max_new_tokens=count,
             full_trace=False,
         )
         assert tokens_of(run) == tokens_of(base), (seed, prefill)
@@ -59,7 +60,7 @@ def test_identical_full_quantization_equals_backbone(tiny):
     assert {t.exit_layer for t in run.tokens} == {0}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_quantised_river_equals_the_slow_reference(tiny, seed):
     model = tiny.load(bits=4)
     reference = MixedReference(tiny.reference, QuantSpec())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -47,6 +47,19 @@ def test_pieces_make_the_same_run(
         assert run.prompt.similarities == pytest.approx(whole.prompt.similarities, abs=1e-5)
         for one, other in zip(run.full_trace, whole.full_trace, strict=True):
             assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_building_the_rivers_first_layers_is_given_up(one_tiny) -> None:
+    """Between two of them; those that were built stay, and the next run goes on from there."""
+    model = river_core.load(one_tiny.folder, dtype="float32", entry_layer=4)
+    keys: dict[str, Any] = {"policy": "full-quant", "max_new_tokens": 3}
+    run = river_core.generate(model, [5, 6, 7], control=cast(Any, CancelAt(2)), **keys)
+    assert run.summary.stop_reason == "cancelled"
+    assert not run.tokens
+    assert [twin is not None for twin in model.river] == [True, True, False, True, True]
+    whole = river_core.generate(model, [5, 6, 7], **keys)
+    again = river_core.load(one_tiny.folder, dtype="float32", entry_layer=4)
+    assert timeless(whole) == timeless(river_core.generate(again, [5, 6, 7], **keys))
 
 
 @pytest.mark.parametrize("prefill", ["full", "exit"])

@@ -42,8 +42,9 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return get
 
 
+@pytest.mark.few
 def test_moments_are_those_of_transformers(tiny, load, monkeypatch):
-    """Every family: the sums over all tokens of x x^T in front of each linear."""
+    """The sums over all tokens of x x^T in front of each linear."""
     seen: dict[tuple[int, str], torch.Tensor] = {}
     real = banks.quantize_fused
     order: list[str] = []
@@ -148,7 +149,9 @@ class Characters(Words):
     def __init__(self) -> None:
         super().__init__(0)
 
-    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+    def __call__(
+        self, text: str, add_special_tokens: bool = True, **_: Any
+    ) -> dict[str, list[int]]:
         return {"input_ids": list(range(len(text)))}
 
 

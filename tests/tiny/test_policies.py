@@ -36,6 +36,7 @@ def base(tiny, bits: int = 16):
 
 @pytest.mark.parametrize("policy", ["batch-recompute", "river-verified"])
 @pytest.mark.parametrize("prefix", [{}, {"entry_layer": 3}])
+@pytest.mark.few
 def test_identical_river_equals_backbone_under_schedules(tiny, policy, prefix):
     model = tiny.load(bits=16, **prefix)
     entry = prefix.get("entry_layer", 2)
@@ -137,6 +138,7 @@ FILLS = [
 
 
 @pytest.mark.parametrize(("policy", "fill", "head"), FILLS)
+@pytest.mark.few
 def test_lossy_strategies_equal_the_slow_reference(tiny, policy, fill, head):
     model, slow = tiny.load(bits=4), SlowRows(tiny.reference, QuantSpec())
     exits = [max(e, 2) if policy == "kv-mask" else e for e in schedule(3, tiny.config.layers)]

@@ -18,7 +18,9 @@ class Words:
 
     bos_token_id = None
 
-    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+    def __call__(
+        self, text: str, add_special_tokens: bool = True, **_: Any
+    ) -> dict[str, list[int]]:
         return {"input_ids": [sum(map(ord, word)) % self.vocab for word in text.split()]}
 
     def apply_chat_template(self, messages: Any, tokenize: bool, **_: Any) -> str:

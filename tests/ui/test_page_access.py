@@ -27,7 +27,9 @@ def test_the_live_line_is_polite_and_seldom(open_page: OpenPage, served: Any) ->
     assert spoken[-1] == "Done: 60 tokens from River, 44 from Backbone."
 
 
-@pytest.mark.parametrize("width", [360, 400, 768])
+@pytest.mark.parametrize(
+    "width", [360, *(pytest.param(width, marks=pytest.mark.thorough) for width in (400, 768))]
+)
 def test_narrow_screens_do_not_scroll_sideways(
     open_page: OpenPage, served: Any, width: int
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from playwright.sync_api import Locator, Page
 
 from app.views import colour
@@ -51,6 +52,7 @@ def test_the_charts_of_a_run_follow_the_theme(open_page: OpenPage, served: Any) 
     assert exits.evaluate("n => n.querySelectorAll('.bars path').length") == heights
 
 
+@pytest.mark.thorough
 def test_a_measurement_that_comes_after_the_theme_changed(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0], theme="dark")
     page.click("#charts > button")

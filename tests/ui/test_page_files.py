@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 from xml.etree import ElementTree
 
+import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
@@ -114,6 +115,7 @@ def check_html(page: Page, folder: Path, records: list[RunRecord]) -> None:
     third.context.close()
 
 
+@pytest.mark.thorough
 def test_the_menu_by_keyboard(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     button = page.locator(EXPORT)

@@ -31,7 +31,10 @@ HIDING = """
 """
 
 
-@pytest.mark.parametrize(("prompt", "counts"), [("plain", (60, 44)), ("long", (400, 396))])
+@pytest.mark.parametrize(
+    ("prompt", "counts"),
+    [pytest.param("plain", (60, 44), marks=pytest.mark.thorough), ("long", (400, 396))],
+)
 def test_a_hidden_tab_catches_up(
     browser: Browser, served: Any, prompt: str, counts: tuple[int, int]
 ) -> None:

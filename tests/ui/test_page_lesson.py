@@ -41,8 +41,7 @@ def lit_by_the_ring(page: Page, selector: str) -> None:
           const [ring, lit, panel] = ['.spotlight', selector, '.lesson'].map((one) =>
             document.querySelector(one).getBoundingClientRect());
           const near = (side) => Math.abs(ring[side] + 5 - lit[side]) < 2;
-          const side = panel.left > 0;
-          const clear = side ? lit.right <= panel.left : lit.top < panel.top - 20;
+          const clear = panel.left > 0 ? lit.right <= panel.left : lit.top < panel.top - 20;
           return near('left') && near('top') && clear && lit.top > -2 && lit.top < innerHeight;
         }""",
         arg=selector,
@@ -131,6 +130,7 @@ def test_all_steps_by_mouse(open_page: OpenPage, served: Any, theme: str) -> Non
     assert page.evaluate("document.activeElement.className") == "lesson-open"
 
 
+@pytest.mark.thorough
 def test_all_steps_by_keyboard_alone(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0], **CALM)
     page.locator(".lesson-open").focus()
@@ -291,10 +291,10 @@ def test_the_lesson_in_an_exported_file(browser: Browser, tmp_path: Path) -> Non
     export.main(["--out", str(out)])
     page = opened(browser, out, watch)
     page.click(".lesson-open")
-    for step in range(1, 8):
-        expect(page.locator("#lesson-title")).to_have_text(TITLES[step - 1])
+    for step, title in enumerate(TITLES, 1):
+        expect(page.locator("#lesson-title")).to_have_text(title)
         by_mouse(page, step)
         page.click(".lesson-next")
     expect(page.locator(".lesson")).to_be_hidden()
-    assert watch.errors == []
     page.context.close()
+    assert watch.errors == []

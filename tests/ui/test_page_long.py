@@ -237,6 +237,7 @@ def test_exact_tokens_in_a_timeline(open_page: OpenPage, served: Any) -> None:
     expect(page.locator(".overview")).to_be_hidden()
 
 
+@pytest.mark.thorough
 def test_a_phone_lays_out_what_is_near(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0], width=390)
     run_to_end(page, "huge")

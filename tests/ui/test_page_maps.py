@@ -159,7 +159,9 @@ def test_hover_and_click(open_page: OpenPage, served: Any) -> None:
     assert page.evaluate("window.pwned") is None
 
 
-@pytest.mark.parametrize("name", ["trace", "heat", "kv"])
+@pytest.mark.parametrize(
+    "name", ["heat", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("trace", "kv"))]
+)
 def test_enlarge_and_escape(open_page: OpenPage, served: Any, name: str) -> None:
     page = open_page(served[0])
     run_to_end(page)
@@ -217,6 +219,7 @@ def test_why_a_token_left(open_page: OpenPage, served: Any) -> None:
     expect(page.locator(".panel-kv .kv-count")).to_have_text(["backbone 330"])
 
 
+@pytest.mark.thorough
 def test_two_thousand_tokens_stay_fluid(open_page: OpenPage, served: Any) -> None:
     page = open_page(served[0])
     run_to_end(page, "huge")

@@ -263,7 +263,7 @@ def test_a_recorded_run_is_compared_but_not_measured(open_page: OpenPage, served
     expect(page.locator(".safe-button")).to_be_hidden()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
 def test_all_of_it_is_accessible_and_narrow(open_page: OpenPage, served: Any, theme: str) -> None:
     page = open_page(served[0], theme=theme, width=390)
     run_to_end(page, "hostile")

@@ -87,6 +87,7 @@ def test_no_english_word_is_left(open_page: OpenPage, spoken: tuple[str, str]) -
     assert page.locator(".lane-upper .tok .txt").first.get_attribute("lang") == ""
 
 
+@pytest.mark.thorough
 def test_an_error_of_the_engine_is_introduced(open_page: OpenPage, spoken: tuple[str, str]) -> None:
     code, url = spoken
     page = open_page(url, width=390)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -142,25 +143,32 @@ def test_tables_of_rows_with_different_columns() -> None:
     assert list(table(["a", ""], [["1", ""]])) == ["a", "1"]
 
 
-def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A fresh Python at the repository's root, which has to end well."""
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=True
-    )
-
-
 def test_dry_run_of_the_gpu_report(tmp_path: Path) -> None:
-    """All items in processes of their own; the parent imports nothing heavy, torch included."""
-    code = f"""
+    """All items in processes of their own, with torch alone: the heavy libraries are missing there.
+
+    The parent imports nothing heavy, torch included.
+    """
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nsys.modules.update(dict.fromkeys({HEAVY}))\n",  # importing one now fails
+        encoding="utf-8",
+    )
+    code = """
 import sys
 from river_core.__main__ import main
 status = main(["bench", "--gpu-report", "--dry-run", "--save", sys.argv[1]])
-print(status, sorted({HEAVY | {"torch"}} & sys.modules.keys()))
+print(status, "torch" in sys.modules)
 """
-    done = python(code, str(tmp_path / "report.jsonl"))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "report.jsonl")],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=True,
+    )
     *shown, status = done.stdout.splitlines()
-    assert status == "0 []"
+    assert status == "0 False"
     lines = (tmp_path / "report.jsonl").read_text(encoding="utf-8").splitlines()
     items = {item["name"]: item["data"] for item in map(json.loads, lines)}
     assert list(items) == list(gpu_report.ITEMS)
@@ -181,30 +189,18 @@ print(status, sorted({HEAVY | {"torch"}} & sys.modules.keys()))
     ]
     assert items["memory"]["ledger / formula"] == pytest.approx(1, abs=0.03)
     assert items["memory"]["same tokens restored"] is True
-    assert "tok/s" in items["hugging face"]["Hugging Face generate, bfloat16"]
+    missing = "transformers is not installed; pip install transformers."
+    assert items["hugging face"]["left out"] == missing
     text = (tmp_path / "report.txt").read_text(encoding="utf-8")
     assert text.splitlines() == shown
     assert "Dry run" in shown[0]
 
 
-def test_items_run_where_the_heavy_libraries_are_missing() -> None:
-    """With torch alone; the last item says what it misses."""
-    code = f"""
-import sys
-sys.modules.update(dict.fromkeys({HEAVY}))  # importing one of them now fails
-from river_core.gpu_bench import Bench
-from river_core.gpu_items import ITEMS
-bench, found = Bench.open(dry_run=True), {{}}
-for name, item in ITEMS.items():
-    found[name] = {{}}
-    for facts in item(bench):
-        found[name] |= facts
-print(list(found))
-print(found["hugging face"]["left out"])
-"""
-    names, said = python(code).stdout.strip().splitlines()[-2:]
-    assert names == str(list(gpu_report.ITEMS))
-    assert said == "transformers is not installed; pip install transformers."
+def test_the_last_item_where_transformers_is_there() -> None:
+    facts = {
+        k: v for part in gpu_items.ITEMS["hugging face"](Bench.open(True)) for k, v in part.items()
+    }
+    assert "tok/s" in facts["Hugging Face generate, bfloat16"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA GPU")
