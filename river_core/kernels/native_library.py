@@ -40,7 +40,8 @@ SOURCES = tuple(
     )
 )
 FLAGS = ("-O3", "-shared", "-fPIC", "-std=c++17", "-Wno-psabi")
-MAC_HINT = "run `xcode-select --install`"
+WHAT_TO_DO = "install g++ or set CXX"
+ON_A_MAC = "install Xcode's command line tools (`xcode-select --install`) or set CXX"
 CHECK = f"{__package__}.native"  # its function `check` says whether a library computes right
 TIMEOUT = 180.0  # seconds for the compiler and for the check, each
 CTYPES = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "i": ctypes.c_int, "d": ctypes.c_double}
@@ -108,9 +109,9 @@ def _build(folder: Path, sources: tuple[Path, ...] = SOURCES) -> Path:
     if sys.platform == "win32":
         raise _unavailable("they are not built on Windows", "use WSL or the torch kernels")
     compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
-    mend = MAC_HINT if sys.platform == "darwin" else "install a working g++"
+    advice = ON_A_MAC if sys.platform == "darwin" else WHAT_TO_DO
     if shutil.which(compiler[0]) is None:
-        raise _unavailable(f"there is no C++ compiler {compiler[0]!r}", f"{mend} or set CXX")
+        raise _unavailable(f"there is no C++ compiler {compiler[0]!r}", advice)
     library = _openmp_of_torch(Path(torch.__file__).parent)
     before, after = machine_flags(sys.platform, platform.machine(), library)
     command = [*compiler, *FLAGS, *before, str(sources[0]), *after]
@@ -122,7 +123,7 @@ def _build(folder: Path, sources: tuple[Path, ...] = SOURCES) -> Path:
         made = Path(scratch) / path.name
         code, _, said = _run([*command, "-o", str(made)])
         if code:
-            raise _unavailable(f"{compiler[0]} failed ({said})", f"{mend} or set CXX")
+            raise _unavailable(f"{compiler[0]} failed ({said})", advice)
         made.replace(path)  # atomic: two processes may both come here
     return path
 

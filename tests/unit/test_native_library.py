@@ -39,7 +39,7 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert "bad day" in attempt(monkeypatch, tmp_path, "echo 'error: bad day' >&2; exit 1")
     assert not list(tmp_path.glob("*.so"))
     monkeypatch.setenv("CXX", "/nonexistent")
-    with pytest.raises(KernelUnavailable, match="'/nonexistent'; install a working g"):
+    with pytest.raises(KernelUnavailable, match="'/nonexistent'; install g"):
         load_library(tmp_path)
 
 
