@@ -32,7 +32,7 @@ from .job import Job, fail, gave_up, take
 from .measuring import Measuring
 from .recorded import saved
 from .safe import Safe
-from .space import lent
+from .space import browser_beside, lent
 from .studies import Study, memory_table, records_of
 from .task import Task, refusal
 from .views.english import Refused
@@ -43,7 +43,7 @@ from .views.window import Window
 from .views.wording import say
 
 INTERVAL = 0.11  # seconds between snapshots: 8 to 10 a second with what Gradio adds
-ON_CPU = 0.4  # the same where the page's browser may take its time from the decoding
+BESIDE = 0.6  # the same where the page's browser takes its time from the decoding
 KEPT_RUNS = 16
 ERRORS = {"error": RiverError, "refused": Refused}  # by the event that carries the sentence
 TASKS: dict[str, type[Task]] = {task.kind: task for task in (Measuring, Safe)}
@@ -208,7 +208,7 @@ class Runner:
             yield self._view(job, window, whole=done)
             if done:
                 break
-            wait([job.future], timeout=ON_CPU if self.card.device == "cpu" else INTERVAL)
+            wait([job.future], timeout=BESIDE if browser_beside(self.card.device) else INTERVAL)
         if job.future.cancelled():
             gave_up(job)
             yield self._view(job, window, whole=True)

@@ -1,10 +1,11 @@
-"""What is different on a Hugging Face Space: a GPU that is lent by the call, a larger model.
+"""What is different on a Hugging Face Space: a lent GPU, a larger model, the browser elsewhere.
 
 Read from the environment when the app starts, never at import.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,18 @@ TRUE = ("1", "true", "yes", "on")
 def lends_gpu(environment: Mapping[str, str]) -> bool:
     """Whether the Space lends its GPU by the call (ZeroGPU)."""
     return environment.get("SPACES_ZERO_GPU", "").lower() in TRUE
+
+
+def browser_beside(device: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a page's browser takes its time from decoding on `device`.
+
+    It does where both are on this machine and the decoding uses every processor.
+    """
+    if device != "cpu" or "SPACE_ID" in environment:
+        return False
+    from river_core.devices import processors, threads
+
+    return threads() >= processors()
 
 
 def suggested_model(environment: Mapping[str, str], usual: str, has_gpu: Callable[[], bool]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 
@@ -58,3 +59,10 @@ def processor(device: torch.device) -> str:
 def threads() -> int:
     """Threads that torch's kernels on the CPU use now."""
     return torch.get_num_threads()
+
+
+def processors() -> int:
+    """Processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .wording import say
 
@@ -31,6 +32,7 @@ class Shown:
     gap: bool = False
 
 
+@lru_cache(maxsize=1 << 14)  # on the way of every token and its alternatives
 def show(text: str, raw: str = "", token_id: int | None = None) -> Shown:
     """The display form of a token's `text`; `raw` is hex of bytes that are no whole character."""
     if not text and raw:

@@ -15,11 +15,24 @@ import pytest
 from app.asked import Ask, ask
 from app.decoding import lent_seconds
 from app.runner import Runner
-from app.space import GPU_MODEL, lends_gpu, suggested_model
+from app.space import GPU_MODEL, browser_beside, lends_gpu, suggested_model
 from river_core.errors import ModelUnavailable, RiverError
 from tests.unit.app_engine import Engine, last, run
 
 ENDED = b"ended"
+
+
+def test_where_a_browser_takes_its_time_from_the_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On this machine, where no processor is left for it."""
+    from river_core import devices
+
+    monkeypatch.setattr(devices, "processors", lambda: 4)
+    for threads, beside in ((3, False), (4, True)):
+        monkeypatch.setattr(devices, "threads", lambda count=threads: count)
+        assert browser_beside("cpu", {}) == beside
+        assert not browser_beside("cuda", {})
+        assert not browser_beside("", {})  # nothing is loaded yet
+        assert not browser_beside("cpu", {"SPACE_ID": "a/b"})
 
 
 def in_another_process(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
