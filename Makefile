@@ -44,8 +44,9 @@ ALONE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 # The slow properties in full: all prompts, all tokens, every browser test.
 test-whole: $(DEV) $(MODEL)
-	@$(PY) -m pytest --whole tests/real/test_policies.py tests/real/test_real_model.py \
-	  tests/real/test_repeatable.py tests/ui $(PYTEST_ARGS)
+	@$(PY) -m pytest --whole tests/tiny/test_memory.py tests/real/test_packaged.py \
+	  tests/real/test_policies.py tests/real/test_real_model.py tests/real/test_repeatable.py \
+	  tests/ui $(PYTEST_ARGS)
 
 # What transformers decides (configurations, oracles, names of weights), beside the installed one.
 WITH_A_MODEL := $(addprefix tests/ui/test_page_,live.py stop.py walks.py)

@@ -32,7 +32,7 @@ from .job import Job, fail, gave_up, take
 from .measuring import Measuring
 from .recorded import saved
 from .safe import Safe
-from .space import browser_beside, lent
+from .space import INTERVAL, between_views, lent
 from .studies import Study, memory_table, records_of
 from .task import Task, refusal
 from .views.english import Refused
@@ -42,8 +42,6 @@ from .views.snapshot import card_view, snapshot
 from .views.window import Window
 from .views.wording import say
 
-INTERVAL = 0.11  # seconds between snapshots: 8 to 10 a second with what Gradio adds
-BESIDE = 0.6  # the same where the page's browser takes its time from the decoding
 KEPT_RUNS = 16
 ERRORS = {"error": RiverError, "refused": Refused}  # by the event that carries the sentence
 TASKS: dict[str, type[Task]] = {task.kind: task for task in (Measuring, Safe)}
@@ -208,7 +206,7 @@ class Runner:
             yield self._view(job, window, whole=done)
             if done:
                 break
-            wait([job.future], timeout=BESIDE if browser_beside(self.card.device) else INTERVAL)
+            wait([job.future], timeout=between_views(self.card.device))
         if job.future.cancelled():
             gave_up(job)
             yield self._view(job, window, whole=True)
@@ -265,7 +263,7 @@ class Runner:
             yield refusal(task.kind, task.run, say("task.busy"))
             return
         with self._desk.at_work(task, session, self._on_kept):
-            yield from task.watch(INTERVAL)
+            yield from task.watch(between_views(self.card.device))
 
     def _on_kept(self, task: Task) -> None:
         task.begin(self._engine, self._here, self._kept(task.run))

@@ -95,6 +95,7 @@ def test_fused_equals_eager(tiny, dtype):
 
 
 @pytest.mark.parametrize("policy", DECODED)
+@pytest.mark.few
 def test_fused_decodes_as_eager(tiny, policy):
     """The same tokens, exits and KV sources by every policy, well past the windows."""
     fast = fusable(tiny.load(bits=4), torch.float32)

@@ -83,6 +83,7 @@ def test_the_ledger_is_what_the_process_weighs():
     assert found["fell"] == pytest.approx(evicted, rel=0.1)
 
 
+@pytest.mark.thorough
 def test_loading_peaks_at_the_weights_the_river_and_little_more(folder):
     """With HQQ at work on the last layer, when all others are in memory."""
     found = probe("load", folder, LAYERS, LAYERS, "hqq")

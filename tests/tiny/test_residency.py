@@ -132,6 +132,7 @@ def test_evicting_and_restoring_changes_nothing(keeps_all, bits):
 
 
 @BOTH
+@pytest.mark.few
 def test_loading_with_a_number_is_loading_and_evicting(tiny, bits):
     river = QuantSpec(bits=bits)
     straight, later = fresh(tiny, river=river, resident_layers=2), fresh(tiny, river=river)
@@ -150,6 +151,7 @@ def test_loading_with_a_number_is_loading_and_evicting(tiny, bits):
             assert torch.equal(tensor, theirs.small[name])
 
 
+@pytest.mark.few
 def test_memory_falls_by_exactly_the_evicted_bytes(tiny):
     model = fresh(tiny)
     before = model.memory()

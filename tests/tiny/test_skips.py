@@ -16,7 +16,7 @@ def tokens_of(run) -> list[int]:
     return [t.token_id for t in run.tokens]
 
 
-@pytest.mark.parametrize("threshold", [-1.0, 0.5, 0.8])
+@pytest.mark.parametrize("threshold", [-1.0, 0.8])
 @pytest.mark.few
 def test_ffn_skip_equals_the_slow_reference(tiny, threshold):
     last = {"similarity": -1.0}
@@ -43,9 +43,7 @@ def test_ffn_skip_equals_the_slow_reference(tiny, threshold):
         assert {t.path for t in run.tokens[1:]} == {"f" * tiny.config.layers}
 
 
-@pytest.mark.parametrize(
-    ("halves", "observed", "threshold"), [(2, 50, 0.5), (5, 3, 0.5), (1, 4, 0.0)]
-)
+@pytest.mark.parametrize(("halves", "observed", "threshold"), [(2, 50, 0.5), (5, 3, 0.5)])
 @pytest.mark.few
 def test_adaskip_equals_the_slow_reference(tiny, halves, observed, threshold):
     seen: dict[tuple[int, str], list[tuple[float, float, float]]] = {}

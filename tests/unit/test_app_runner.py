@@ -13,6 +13,7 @@ import pytest
 from app import runner as runner_module
 from app.recorded import parse
 from app.runner import Runner
+from app.space import BESIDE, INTERVAL
 from river_core.errors import ModelUnavailable, RiverError, SettingsError
 from tests.ui.synthetic import TAU
 from tests.unit.app_engine import Engine, last, run
@@ -32,7 +33,7 @@ def test_snapshots_come_a_few_times_a_second(
     engine: Engine, beside: bool, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fewer where the browser takes its time from the decoding."""
-    monkeypatch.setattr("app.runner.browser_beside", lambda device: beside)
+    monkeypatch.setattr("app.runner.between_views", lambda device: BESIDE if beside else INTERVAL)
     engine.pause = 0.02
     runner = Runner("m", engine=engine)
     times = []

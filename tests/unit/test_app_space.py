@@ -15,7 +15,7 @@ import pytest
 from app.asked import Ask, ask
 from app.decoding import lent_seconds
 from app.runner import Runner
-from app.space import GPU_MODEL, browser_beside, lends_gpu, suggested_model
+from app.space import BESIDE, GPU_MODEL, INTERVAL, between_views, lends_gpu, suggested_model
 from river_core.errors import ModelUnavailable, RiverError
 from tests.unit.app_engine import Engine, last, run
 
@@ -27,12 +27,15 @@ def test_where_a_browser_takes_its_time_from_the_decoding(monkeypatch: pytest.Mo
     from river_core import devices
 
     monkeypatch.setattr(devices, "processors", lambda: 4)
-    for threads, beside in ((3, False), (4, True)):
+    for threads, seconds in ((3, INTERVAL), (4, BESIDE)):
         monkeypatch.setattr(devices, "threads", lambda count=threads: count)
-        assert browser_beside("cpu", {}) == beside
-        assert not browser_beside("cuda", {})
-        assert not browser_beside("", {})  # nothing is loaded yet
-        assert not browser_beside("cpu", {"SPACE_ID": "a/b"})
+        assert between_views("cpu", {}) == seconds
+        elsewhere = (
+            ("cuda", {}),
+            ("", {}),
+            ("cpu", {"SPACE_ID": "a/b"}),
+        )  # "": nothing is loaded yet
+        assert {between_views(*where) for where in elsewhere} == {INTERVAL}
 
 
 def in_another_process(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
