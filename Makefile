@@ -28,8 +28,11 @@ MODEL := $(VENV)/river-model.stamp
 run: $(MODEL)
 	@$(PY) app.py $(ARGS)
 
-# Several processes of one thread each, but for a page over a real model, which is timed. 5 is
-# pytest's "no tests": a -k may choose some of one part alone.
+# More threads than processors wait for each other; spinning, they would keep each other waiting.
+ALONE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+
+# Several processes, but for a page over a real model, which is timed. 5 is pytest's "no tests": a -k
+# may choose some of one part alone.
 test: $(DEV) $(MODEL)
 	@$(ALONE) $(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile \
 	  tests/unit tests/tiny $(PYTEST_ARGS) || [ $$? -eq 5 ]
@@ -38,9 +41,6 @@ test: $(DEV) $(MODEL)
 	@$(PY) -m pytest $(WITH_A_MODEL) $(UI_ARGS) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 	@$(PY) -m pytest -n auto --maxprocesses 2 --dist loadfile tests/ui \
 	  $(addprefix --ignore=,$(WITH_A_MODEL)) $(UI_ARGS) $(PYTEST_ARGS) || [ $$? -eq 5 ]
-
-# More threads than processors wait for each other; spinning, they would keep each other waiting.
-ALONE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 # The slow properties in full: all prompts, all tokens, every browser test.
 test-whole: $(DEV) $(MODEL)

@@ -30,9 +30,10 @@ from .desk import Desk
 from .holder import Holder
 from .job import Job, fail, gave_up, take
 from .measuring import Measuring
+from .pace import INTERVAL, between_views
 from .recorded import saved
 from .safe import Safe
-from .space import INTERVAL, between_views, lent
+from .space import lent
 from .studies import Study, memory_table, records_of
 from .task import Task, refusal
 from .views.english import Refused

@@ -1,36 +1,20 @@
-"""What is different on a Hugging Face Space: a lent GPU, a larger model, the browser elsewhere.
+"""What is different on a Hugging Face Space: a GPU that is lent by the call, a larger model.
 
 Read from the environment when the app starts, never at import.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 GPU_MODEL = "HuggingFaceTB/SmolLM2-1.7B-Instruct"  # ungated; 135M is bound by launches on a GPU
-INTERVAL = 0.11  # seconds between views: 8 to 10 a second with what Gradio adds
-BESIDE = 0.6  # the same where the page's browser takes its time from the decoding
 TRUE = ("1", "true", "yes", "on")
 
 
 def lends_gpu(environment: Mapping[str, str]) -> bool:
     """Whether the Space lends its GPU by the call (ZeroGPU)."""
     return environment.get("SPACES_ZERO_GPU", "").lower() in TRUE
-
-
-def between_views(device: str, environment: Mapping[str, str] = os.environ) -> float:
-    """Seconds between two views of work on `device`.
-
-    Longer where the page's browser takes its time from the work: both are on this machine, and the
-    work uses every processor.
-    """
-    if device != "cpu" or "SPACE_ID" in environment:
-        return INTERVAL
-    from river_core.devices import processors, threads
-
-    return BESIDE if threads() >= processors() else INTERVAL
 
 
 def suggested_model(environment: Mapping[str, str], usual: str, has_gpu: Callable[[], bool]) -> str:

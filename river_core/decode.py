@@ -119,7 +119,7 @@ class RunStream(Iterator[Record]):
         try:
             if self._plan.full_river:
                 model.ensure_full_river(looking_at(self._control))
-                self._clock = Clock()
+                self._clock = Clock()  # building is no part of the prompt's time
             self._passes.run(now, self._plan.prefill == "exit")
             chosen = [(now, self._choose(now))]
             prefill = self._clock.now()

@@ -61,8 +61,8 @@ def threads() -> int:
     return torch.get_num_threads()
 
 
-def processors() -> int:
-    """Processors that this process may run on."""
+def usable_cores() -> int:
+    """Cores, as the system counts them, that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

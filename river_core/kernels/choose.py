@@ -147,6 +147,11 @@ class Chooser:
             self._lacks = "native" if self.device.type == "cpu" else "triton"
             self._built = f"no {self._lacks}"
             self._notes.append(str(error))
+            if self._lacks == "native":
+                self._notes.append(
+                    "torch's kernels serve instead: slower, and River gains little by them "
+                    "(docs/speed-cpu.md)."
+                )
 
     def plan(
         self, dense: Mapping[Shape, int], coded: Mapping[Coded, int], dtype: str

@@ -81,10 +81,7 @@ def load_library(cache_dir: Path | None = None) -> NativeLibrary:
 
 
 def _unavailable(why: str, what_to_do: str) -> KernelUnavailable:
-    return KernelUnavailable(
-        f"The native CPU kernels cannot be used: {why}; {what_to_do}. With torch's, which serve "
-        "instead, decoding takes about twice as long, and River gains little."
-    )
+    return KernelUnavailable(f"The native CPU kernels cannot be used: {why}; {what_to_do}.")
 
 
 def open_library(path: Path) -> NativeLibrary:

@@ -12,13 +12,9 @@ import torch
 
 import river_core
 from river_core.sweep import bundled_prompts
+from tests.whole import in_full
 
 PROMPTS = bundled_prompts()
-
-
-def in_full(*values):
-    """A case that only `--whole` runs."""
-    return pytest.param(*values, marks=pytest.mark.thorough)
 
 
 def tokens_of(run):

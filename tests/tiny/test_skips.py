@@ -43,7 +43,9 @@ def test_ffn_skip_equals_the_slow_reference(tiny, threshold):
         assert {t.path for t in run.tokens[1:]} == {"f" * tiny.config.layers}
 
 
-@pytest.mark.parametrize(("halves", "observed", "threshold"), [(2, 50, 0.5), (5, 3, 0.5)])
+@pytest.mark.parametrize(
+    ("halves", "observed", "threshold"), [(2, 50, 0.5), (5, 3, 0.5), (1, 4, 0.0)]
+)
 @pytest.mark.few
 def test_adaskip_equals_the_slow_reference(tiny, halves, observed, threshold):
     seen: dict[tuple[int, str], list[tuple[float, float, float]]] = {}

@@ -10,6 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from tests.ui.driving import run_to_end
+from tests.whole import in_full
 
 OpenPage = Callable[..., Page]
 
@@ -27,9 +28,7 @@ def test_the_live_line_is_polite_and_seldom(open_page: OpenPage, served: Any) ->
     assert spoken[-1] == "Done: 60 tokens from River, 44 from Backbone."
 
 
-@pytest.mark.parametrize(
-    "width", [360, *(pytest.param(width, marks=pytest.mark.thorough) for width in (400, 768))]
-)
+@pytest.mark.parametrize("width", [360, in_full(400), in_full(768)])
 def test_narrow_screens_do_not_scroll_sideways(
     open_page: OpenPage, served: Any, width: int
 ) -> None:

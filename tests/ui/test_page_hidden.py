@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.ui.conftest import Watch
+from tests.whole import in_full
 
 HIDING = """
   const [frame, later] = [window.requestAnimationFrame, window.setTimeout];
@@ -33,7 +34,7 @@ HIDING = """
 
 @pytest.mark.parametrize(
     ("prompt", "counts"),
-    [pytest.param("plain", (60, 44), marks=pytest.mark.thorough), ("long", (400, 396))],
+    [in_full("plain", (60, 44)), ("long", (400, 396))],
 )
 def test_a_hidden_tab_catches_up(
     browser: Browser, served: Any, prompt: str, counts: tuple[int, int]

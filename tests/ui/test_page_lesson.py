@@ -14,6 +14,7 @@ from tests.ui.conftest import Watch
 from tests.ui.driving import run_to_end
 from tests.ui.test_page_access import serious
 from tests.ui.test_page_recorded import opened
+from tests.whole import in_full
 
 OpenPage = Callable[..., Page]
 TITLES = (
@@ -53,8 +54,7 @@ def reveal(page: Page, guess: str) -> None:
     page.click(".lesson-guess button")
 
 
-def drag(page: Page) -> None:
-    """A few keys on the slider, as estimate.js hears them."""
+def drag(page: Page) -> None:  # by a few keys, as estimate.js hears them
     page.locator("#threshold input[type=range]").focus()
     for _ in range(3):
         page.keyboard.press("ArrowLeft")
@@ -109,7 +109,7 @@ def tab_to(page: Page, selector: str, key: str = "Tab") -> None:
     raise AssertionError(f"Tab does not reach {selector}")
 
 
-@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
+@pytest.mark.parametrize("theme", [in_full("light"), "dark"])
 def test_all_steps_by_mouse(open_page: OpenPage, served: Any, theme: str) -> None:
     page = open_page(served[0], theme=theme, **CALM)
     page.click(".lesson-open")

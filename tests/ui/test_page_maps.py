@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.ui.driving import run_to_end
 from tests.ui.stopping import busy
 from tests.ui.synthetic import EVERY_SOURCE, HOSTILE, LAYERS
+from tests.whole import in_full
 
 OpenPage = Callable[..., Page]
 LEFT, RIGHT, TOP, BOTTOM = 26, 4, 5, 24  # of both maps, as in canvas.js
@@ -159,9 +160,7 @@ def test_hover_and_click(open_page: OpenPage, served: Any) -> None:
     assert page.evaluate("window.pwned") is None
 
 
-@pytest.mark.parametrize(
-    "name", ["heat", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("trace", "kv"))]
-)
+@pytest.mark.parametrize("name", ["heat", in_full("trace"), in_full("kv")])
 def test_enlarge_and_escape(open_page: OpenPage, served: Any, name: str) -> None:
     page = open_page(served[0])
     run_to_end(page)

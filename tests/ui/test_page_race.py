@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 from tests.ui.driving import run_to_end
 from tests.ui.synthetic import answers
 from tests.ui.test_page_access import serious
+from tests.whole import in_full
 
 OpenPage = Callable[..., Page]
 INK = """() => {
@@ -263,7 +264,7 @@ def test_a_recorded_run_is_compared_but_not_measured(open_page: OpenPage, served
     expect(page.locator(".safe-button")).to_be_hidden()
 
 
-@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
+@pytest.mark.parametrize("theme", [in_full("light"), "dark"])
 def test_all_of_it_is_accessible_and_narrow(open_page: OpenPage, served: Any, theme: str) -> None:
     page = open_page(served[0], theme=theme, width=390)
     run_to_end(page, "hostile")

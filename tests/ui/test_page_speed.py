@@ -20,7 +20,7 @@ from app.runner import Runner
 from app.theme import launch_options
 from app.ui import build
 from app.views.run import LANES
-from river_core.devices import processors
+from river_core.devices import usable_cores
 from river_core.records import TokenRecord
 from tests.ui.driving import start
 
@@ -75,9 +75,9 @@ def without(runner: Timed) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     ("threads", "held"),
-    [(max(1, processors() - 1), 0.8), (processors(), 0.6)],
+    [(max(1, usable_cores() - 1), 0.8), (usable_cores(), 0.6)],
     indirect=["threads"],
-    ids=["a processor for the browser", "none"],
+    ids=["a core for the browser", "none"],
 )
 def test_a_page_costs_the_decoding_little(
     open_page: Callable[..., Page], capsys: pytest.CaptureFixture[str], threads: int, held: float

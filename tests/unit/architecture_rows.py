@@ -84,7 +84,7 @@ _APP: Rows = (
         *("views/snapshot.py", "views/__init__.py"),
     ),
     (
-        *("card.py", "holder.py", "asked.py", "space.py", "decoding.py", "job.py"),
+        *("card.py", "holder.py", "asked.py", "space.py", "pace.py", "decoding.py", "job.py"),
         *("command.py", "recipe.py", "replay_check.py", "recorded.py", "shipped.py"),
         *("task.py", "measuring.py", "safe.py", "desk.py", "studies.py", "runner.py"),
     ),

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from app import runner as runner_module
+from app.pace import BESIDE, INTERVAL
 from app.recorded import parse
 from app.runner import Runner
-from app.space import BESIDE, INTERVAL
 from river_core.errors import ModelUnavailable, RiverError, SettingsError
 from tests.ui.synthetic import TAU
 from tests.unit.app_engine import Engine, last, run

@@ -15,27 +15,11 @@ import pytest
 from app.asked import Ask, ask
 from app.decoding import lent_seconds
 from app.runner import Runner
-from app.space import BESIDE, GPU_MODEL, INTERVAL, between_views, lends_gpu, suggested_model
+from app.space import GPU_MODEL, lends_gpu, suggested_model
 from river_core.errors import ModelUnavailable, RiverError
 from tests.unit.app_engine import Engine, last, run
 
 ENDED = b"ended"
-
-
-def test_where_a_browser_takes_its_time_from_the_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On this machine, where no processor is left for it."""
-    from river_core import devices
-
-    monkeypatch.setattr(devices, "processors", lambda: 4)
-    for threads, seconds in ((3, INTERVAL), (4, BESIDE)):
-        monkeypatch.setattr(devices, "threads", lambda count=threads: count)
-        assert between_views("cpu", {}) == seconds
-        elsewhere = (
-            ("cuda", {}),
-            ("", {}),
-            ("cpu", {"SPACE_ID": "a/b"}),
-        )  # "": nothing is loaded yet
-        assert {between_views(*where) for where in elsewhere} == {INTERVAL}
 
 
 def in_another_process(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
