@@ -27,10 +27,12 @@ class Job:
     control: Any = None
     since: float = field(default_factory=time.monotonic)
     future: Future[None] = field(default_factory=Future)
+    turned: threading.Event = field(default_factory=threading.Event)  # a new phase to be shown
 
     def enter(self, phase: str) -> None:
         """Note a new phase and when it began."""
         self.run.phase, self.since = phase, time.monotonic()
+        self.turned.set()
 
     def begin(self, engine: Any) -> Any:
         """A Control for the next lane."""

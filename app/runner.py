@@ -1,6 +1,7 @@
 """The only app file that loads and decodes: one model, one worker thread, one run at a time.
 
-A page's run is a job for the worker; the page's generator only looks at it a few times a second.
+A page's run is a job for the worker; the page's generator only looks at it a few times a second
+and at each new phase.
 Jobs wait in order, so River and the backbone, and two people's runs, never compute together.
 `lock` guards what worker and generators share. The lanes of a job follow one another.
 """
@@ -13,7 +14,6 @@ import traceback
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import wait
 from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
@@ -202,12 +202,14 @@ class Runner:
 
     def _watch(self, job: Job) -> Iterator[dict[str, Any]]:
         window = Window()
+        job.future.add_done_callback(lambda _: job.turned.set())
         while True:
+            job.turned.clear()
             done = job.future.done()
             yield self._view(job, window, whole=done)
             if done:
                 break
-            wait([job.future], timeout=between_views(self.card.device))
+            job.turned.wait(between_views(self.card.device))
         if job.future.cancelled():
             gave_up(job)
             yield self._view(job, window, whole=True)

@@ -27,9 +27,10 @@ def run_to_end(page: Page, prompt: str = "plain") -> None:
 
 
 def start(page: Page, prompt: str, tokens: int) -> None:
-    """Press Run for `tokens` tokens."""
+    """Press Run for `tokens` tokens; the phase of the run before is forgotten, for `finish`."""
     page.fill("#prompt textarea", prompt)
     page.fill("#max-tokens input", str(tokens))
+    page.evaluate("document.body.dataset.phase = 'pressed'")
     page.click("#run")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from playwright.sync_api import Browser, Page
 
-from tests.ui.driving import LOADED_WITHIN, start
+from tests.ui.driving import LOADED_WITHIN, finish, start
 
 STORY = "Tell me a very long story about a river."
 LONG = "The river runs down to the sea and brings water, sand and stories. " * 100  # 1,500 tokens
@@ -80,8 +80,7 @@ def working(kind: str) -> Moment:
 
     def begin(page: Page) -> None:
         start(page, STORY, 40)
-        until(page, PHASE.format("decoding"))
-        until(page, PHASE.format("done"))
+        finish(page)
         page.locator(f".{kind}-button").dispatch_event("click")
         until(page, f"{said} !== '' && !/Starting|Waiting/.test({said})")
 

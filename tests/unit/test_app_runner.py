@@ -36,12 +36,27 @@ def test_snapshots_come_a_few_times_a_second(
     monkeypatch.setattr("app.runner.between_views", lambda device: BESIDE if beside else INTERVAL)
     engine.pause = 0.02
     runner = Runner("m", engine=engine)
-    times = []
-    for _ in run(runner, "hello", 0.9, 40, "s"):
-        times.append(time.monotonic())
+    views = [(time.monotonic(), view) for view in run(runner, "hello", 0.9, 40, "s")]
+    times = [at for at, _ in views]
     gaps = [b - a for a, b in pairwise(times)][:-1]
     assert median(gaps) < 2 / most
-    assert len(times) < most * (times[-1] - times[0]) + 3
+    turns = sum(a["phase"] != b["phase"] for (_, a), (_, b) in pairwise(views))
+    assert len(times) < most * (times[-1] - times[0]) + turns + 3
+    runner.close()
+
+
+def test_a_new_phase_is_shown_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first token and the end of a short run do not wait for the next look."""
+    monkeypatch.setattr("app.runner.between_views", lambda device: 60.0)
+    engine.pause = 0.05
+    runner = Runner("m", engine=engine)
+    start = time.monotonic()
+    views = list(run(runner, "hello", 0.9, 3, "s"))
+    assert time.monotonic() - start < 10
+    phases = [view["phase"] for view in views]
+    assert phases[-1] == "done" and "decoding" in phases
+    first = next(view for view in views if view["phase"] == "decoding")
+    assert len(first["lanes"]["upper"]["tokens"].splitlines()) == 1
     runner.close()
 
 
