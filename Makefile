@@ -44,7 +44,8 @@ test: $(DEV) $(MODEL)
 
 # The slow properties in full: all prompts, all tokens, every browser test.
 test-whole: $(DEV) $(MODEL)
-	@$(PY) -m pytest --whole tests/tiny/test_memory.py tests/real/test_packaged.py \
+	@$(PY) -m pytest --whole $(addprefix tests/tiny/test_,exit_patterns.py \
+	  memory.py policies.py) tests/real/test_packaged.py \
 	  tests/real/test_policies.py tests/real/test_real_model.py tests/real/test_repeatable.py \
 	  tests/ui $(PYTEST_ARGS)
 

@@ -12,6 +12,7 @@ from river_core.random_model import random_model
 from river_core.settings import QuantSpec
 from river_core.shapes import SHAPES
 from tests.tiny.slow_reference import MixedReference
+from tests.whole import in_full
 
 TOKENS = 16
 
@@ -24,10 +25,11 @@ def random_schedule(seed: int, layers: int, count: int = TOKENS) -> list[int]:
     return random.Random(seed).choices(range(1, layers + 1), k=count)
 
 
-def test_identical_river_equals_backbone_under_50_schedules(tiny):
+@pytest.mark.parametrize("seeds", [range(15), in_full(range(15, 50))], ids=str)
+def test_identical_river_equals_backbone_under_50_schedules(tiny, seeds):
     model, count = tiny.load(bits=16), 9
     base = river_core.generate(model, tiny.prompt, policy="backbone", max_new_tokens=count)
-    for seed in range(50):
+    for seed in seeds:
         schedule = random_schedule(seed, tiny.config.layers, count)
         prefill = ("exit", "full")[seed % 2]
         run = river_core.generate(
@@ -60,7 +62,7 @@ def test_identical_full_quantization_equals_backbone(tiny):
     assert {t.exit_layer for t in run.tokens} == {0}
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, in_full(1)])
 def test_quantised_river_equals_the_slow_reference(tiny, seed):
     model = tiny.load(bits=4)
     reference = MixedReference(tiny.reference, QuantSpec())

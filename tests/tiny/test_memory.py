@@ -93,6 +93,7 @@ def test_loading_peaks_at_the_weights_the_river_and_little_more(folder):
     assert found["peak"] - found["base"] <= weights + memory["river"] + 512 * MIB
 
 
+@pytest.mark.thorough
 def test_loading_the_offloaded_form_never_holds_the_backbone(folder):
     """One layer of eight resident: no more than one other is in memory at any time."""
     found = probe("load", folder, 2, 1, "none")

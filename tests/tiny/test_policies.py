@@ -10,6 +10,7 @@ import pytest
 import river_core
 from river_core.settings import QuantSpec
 from tests.tiny.slow_policies import SlowRows, decode
+from tests.whole import in_full
 
 TOKENS = 14
 EXACT = [
@@ -36,12 +37,13 @@ def base(tiny, bits: int = 16):
 
 @pytest.mark.parametrize("policy", ["batch-recompute", "river-verified"])
 @pytest.mark.parametrize("prefix", [{}, {"entry_layer": 3}])
+@pytest.mark.parametrize("seeds", [range(2), in_full(range(2, 5))], ids=str)
 @pytest.mark.few
-def test_identical_river_equals_backbone_under_schedules(tiny, policy, prefix):
+def test_identical_river_equals_backbone_under_schedules(tiny, policy, prefix, seeds):
     model = tiny.load(bits=16, **prefix)
     entry = prefix.get("entry_layer", 2)
     expected = tokens_of(base(tiny))
-    for seed in range(5):
+    for seed in seeds:
         exits = [max(entry - 1, e) for e in schedule(seed, tiny.config.layers)]
         run = river_core.generate(
             model,
