@@ -132,7 +132,7 @@ class _Loader:
     def model(self) -> RiverModel:
         """Read everything and put it together, layer by layer."""
         resident = self._resident()
-        self.progress("choosing kernels", None)
+        self.progress("choosing kernels, which are compiled the first time", None)
         sizes = (self.shape, self.layers, self.vocab)
         store = cache_root() / "kernels.json"
         wide = self.family.wide

@@ -1,6 +1,6 @@
 // One row through a decoder layer, or a part of one, shared out over a team of threads.
 //
-// Every function here runs on all threads of an OpenMP region. Work is split by rows or by heads,
+// Every function here runs on all threads of a team. Work is split by rows or by heads,
 // in units that do not depend on the number of threads, so no result does either. Knows nothing of
 // Python, torch, models or policies.
 #pragma once
@@ -8,13 +8,12 @@
 #include "native_attention.h"
 #include "native_rows.h"
 
-#include <sched.h>
+#include "native_threads.h"
 
 #include <algorithm>
 #include <atomic>
+#include <thread>
 #include <vector>
-
-extern "C" int omp_get_thread_num(), omp_get_num_threads();  // native_library.py: no omp.h on a Mac
 
 struct Layer {  // what it may not have is null or 0
     Matrix qkv, o, gate_up, down;
@@ -39,7 +38,7 @@ enum Parts { ATTENTION = 1, FEED_FORWARD = 2 };
 
 struct Range { int64_t from, to; };
 static Range share(int64_t total, int64_t unit) {  // this thread's part, in whole units
-    int64_t t = omp_get_thread_num(), threads = omp_get_num_threads();
+    int64_t t = this_thread(), threads = all_threads();
     int64_t units = (total + unit - 1) / unit, to = units * (t + 1) / threads * unit;
     return {units * t / threads * unit, to < total ? to : total};
 }
@@ -49,12 +48,12 @@ struct Barrier {
     std::atomic<int> arrived{0}, phase{0};
     void wait() {
         int now = phase.load();
-        if (arrived.fetch_add(1) + 1 == omp_get_num_threads()) {
+        if (arrived.fetch_add(1) + 1 == all_threads()) {
             arrived.store(0);
             phase.store(now + 1);
         } else {
             for (int spins = 0; phase.load() == now; spins++)
-                if (spins > 1000) sched_yield();
+                if (spins > 1000) std::this_thread::yield();
         }
     }
 };

@@ -14,7 +14,7 @@ _CORE: Rows = (
     ("cache.py", "sampling.py", "metrics.py", "saving.py", "text.py"),
     (
         "kernels/base.py",
-        "kernels/native_library.py",
+        *("kernels/native_compiler.py", "kernels/native_library.py"),
         "kernels/pages.py",
         *("kernels/gemv_plan.py", "kernels/triton_finish.py"),
         "kernels/*.py",

@@ -7,6 +7,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#ifdef _WIN32
+#include <fcntl.h>
+#include <io.h>
+#endif
 
 static uint64_t state = 88172645463325252ull;
 static uint32_t random_bits() {
@@ -56,6 +60,9 @@ static void show(const float* x, int64_t count) { fwrite(x, sizeof(float), count
 
 int main(int, char** arguments) {
     int threads = atoi(arguments[1]);
+#ifdef _WIN32
+    _setmode(_fileno(stdout), _O_BINARY);
+#endif
     const int64_t groups[] = {32, 64, 128};
     for (int64_t kind = FP16; kind <= INT8; kind++)
         for (int64_t group : groups) {

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from river_core.errors import KernelUnavailable
+from river_core.kernels.native_compiler import find_compiler
 from river_core.kernels.native_library import NativeLibrary, load_library
 from tests.unit.test_native_kernels import (  # noqa: F401 (fixtures)
     CODED_KINDS,
@@ -41,6 +42,23 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("CXX", "/nonexistent")
     with pytest.raises(KernelUnavailable, match="'/nonexistent'; install g"):
         load_library(tmp_path)
+
+
+def test_which_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """$CXX, else g++, else the one that pip installs; on Windows a path keeps its backslashes."""
+    monkeypatch.delenv("CXX", raising=False)
+    assert find_compiler() == (["g++"], True)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_compiler() == (["g++"], False)
+    (tmp_path / "ziglang").mkdir()
+    (tmp_path / "ziglang" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_compiler() == ([sys.executable, "-m", "ziglang", "c++"], True)
+    monkeypatch.setenv("CXX", "mine -m32")
+    assert find_compiler() == (["mine", "-m32"], False), "what was asked for is not replaced"
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("CXX", '"C:\\Program Files\\g++.exe" -m64')
+    assert find_compiler()[0] == ["C:\\Program Files\\g++.exe", "-m64"]
 
 
 def test_a_library_that_crashes_or_is_wrong(
