@@ -27,6 +27,7 @@ class Holder:
         self.model: Any = None
         self.card = ModelCard("loading", say("model.loading"), name)
         self.closing = False
+        self._instead = ""
 
     def load(self) -> None:
         """Load the model that was asked for, else the default one, which the page then tells.
@@ -45,8 +46,8 @@ class Holder:
             except RiverError as error:
                 reason = reason or _reason(error)
                 continue
-            self.model = model
-            self.card = model_card(model, say("model.instead", reason=reason) if reason else "")
+            self._instead = say("model.instead", reason=reason) if reason else ""
+            self.model, self.card = model, model_card(model, self._instead)
             return
         self.card = ModelCard("failed", say("model.failed", reason=reason), self._name)
 
@@ -59,6 +60,8 @@ class Holder:
     def _progress(self, step: str, fraction: float | None) -> None:
         if self.closing:
             raise SystemExit
+        if self.model is not None:
+            return  # the model is there; a run has it build the river's first layers
         step = known(step)
         if fraction is not None:
             step = say("model.loading_share", step=step, share=percent(fraction))
@@ -78,7 +81,7 @@ class Holder:
         """Keep that many backbone layers. Raises RiverError."""
         model = self.ready()
         model.set_resident(layers)
-        self.card = model_card(model)
+        self.card = model_card(model, self._instead)
 
 
 def _reason(error: RiverError) -> str:

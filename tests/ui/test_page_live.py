@@ -161,3 +161,17 @@ def test_a_page_run_can_be_fetched_as_a_record(served: str, page: Page) -> None:
     record = Client(served, verbose=False).predict(run, "lower", api_name="/record")
     assert record["header"]["settings"]["policy"] == "backbone"
     assert len(record["tokens"]) == 6
+
+
+def test_what_a_run_builds_does_not_take_the_model_away(page: Page) -> None:
+    """Full quantization has the river's first layer built: the next visitor finds it ready."""
+    page.click("#settings > button")
+    page.locator("#policy-lower input").click()
+    page.get_by_role("option", name="Full quantization").click()
+    start(page, "Name three colours.", 4)
+    finish(page)
+    expect(page.locator(".lane-lower .lane-title")).to_have_text("Full quantization")
+    page.reload()
+    page.wait_for_selector("#rv-details .tile")
+    page.wait_for_function("document.body.dataset.phase === 'ready'", timeout=20_000)
+    expect(page.locator(".topbar .chips")).to_contain_text("cpu")

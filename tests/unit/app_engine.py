@@ -71,6 +71,7 @@ class Engine:
         self.device = "cuda"
         self.failures: list[Exception] = []
         self.loads = 0
+        self.progress: Any = None  # a loaded model goes on to use it
         self.asked: list[dict[str, Any]] = []
         self.busy = threading.Lock()
 
@@ -80,6 +81,7 @@ class Engine:
 
     def load(self, name: str, *, progress: Any, **settings: Any) -> Any:
         self.loads += 1
+        self.progress = progress
         progress("quantising layer 1 of 30", 0.5)
         if self.failures:
             raise self.failures.pop(0)

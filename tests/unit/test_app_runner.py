@@ -187,6 +187,20 @@ def test_the_card_shows_the_loading_and_then_the_model() -> None:
     runner.close()
 
 
+def test_the_card_of_a_loaded_model_stays(engine: Engine) -> None:
+    """Whatever the model builds later, and that it is not the one asked for."""
+    engine.failures = [ModelUnavailable("no network")]
+    runner = Runner("m", engine=engine)
+    runner.start()
+    card = last(runner.cards())
+    assert card["state"] == "ready" and "no network" in card["origin"]
+    engine.progress("building the river: layer 1 of 30", 0.0)
+    assert last(runner.cards()) == card
+    runner.set_resident(4)
+    assert last(runner.cards()) == card | {"resident": 4}
+    runner.close()
+
+
 def test_records_are_kept_for_a_while(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "KEPT_RUNS", 2)
     ids = [last(run(runner, "hello", 0.9, 2, "s"))["run"] for _ in range(3)]
